@@ -1,0 +1,132 @@
+"""Every check of what a user hands in, and every message about it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Collection
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._xp import Array, detach, is_array, namespace, to_host
+
+
+def check_array(x: object, *, name: str, min_ndim: int) -> Array:
+    """x as an array of numbers or booleans; lists and data frames become NumPy arrays."""
+    if _is_sparse(x):
+        raise TypeError(f"{name} is a sparse matrix ({type(x).__name__}); pass a dense array, for example {name}.toarray()")
+    if not is_array(x):
+        x = np.asarray(x)
+    if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
+        raise TypeError(
+            f"{name} has dtype {x.dtype}, which is not numeric; convert it first, for example {name}.astype(numpy.float32)"
+        )
+    xp = namespace(x)
+    x = detach(x)
+    if xp.isdtype(x.dtype, "complex floating"):
+        raise ValueError(f"Complex data not supported: {name} has dtype {x.dtype}; pass real numbers")
+    if x.ndim < min_ndim:
+        raise ValueError(
+            f"{name} must have {min_ndim} dimensions, got {x.ndim} (shape {tuple(x.shape)}). Reshape your data either "
+            f"using {name}.reshape(-1, 1) if it has a single feature or {name}.reshape(1, -1) if it is a single row"
+        )
+    return x
+
+
+def check_rows(X: object, *, min_rows: int = 1) -> Array:
+    """X as an array (n, d) of numbers with at least ``min_rows`` rows and one column."""
+    X = check_array(X, name="X", min_ndim=2)
+    if X.ndim != 2:
+        raise ValueError(f"X must have 2 dimensions (rows, features), got {X.ndim} (shape {tuple(X.shape)}); flatten each row first")
+    n, d = X.shape
+    if d < 1:
+        raise ValueError(f"0 feature(s) (shape={(n, d)}) while a minimum of 1 is required.")
+    if n < min_rows:
+        raise ValueError(f"Found array with n_samples={n} (shape={(n, d)}) while a minimum of {min_rows} is required.")
+    return X
+
+
+def check_integer(value: object, *, name: str, minimum: int) -> int:
+    """value as an int of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
+        raise ValueError(f"{name}={value!r} must be an integer >= {minimum}")
+    return int(value)
+
+
+def check_real(value: object, *, name: str, minimum: float, strict: bool = False) -> float:
+    """value as a finite float, at least (or, if strict, above) ``minimum``."""
+    wanted = f"a finite number {'>' if strict else '>='} {minimum:g}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name}={value!r} must be {wanted}")
+    number = float(value)
+    if not math.isfinite(number) or number < minimum or (strict and number == minimum):
+        raise ValueError(f"{name}={value!r} must be {wanted}")
+    return number
+
+
+def check_choice(value: object, *, name: str, choices: Collection[str]) -> str:
+    """value as one of ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def check_init(init: object, *, d: int, n_bits: int) -> np.ndarray:
+    """A start given as an array: (d, n_bits), finite, of full column rank, as float64 on the host."""
+    V0 = to_host(check_array(init, name="init", min_ndim=2)).astype(np.float64)
+    if V0.shape != (d, n_bits):
+        raise ValueError(f"init has shape {V0.shape}; it must be (n_features, n_bits) = {(d, n_bits)}")
+    if not np.isfinite(V0).all():
+        row, column = np.argwhere(~np.isfinite(V0))[0]
+        raise ValueError(f"init contains NaN or inf, first {V0[row, column]} at row {row}, column {column}")
+    rank = np.linalg.matrix_rank(V0)
+    if rank < n_bits:
+        raise ValueError(f"init has rank {rank}; its {n_bits} columns must be linearly independent")
+    return V0
+
+
+def check_codes(codes: object, n_bits: int) -> Array:
+    """codes as a uint8 array whose last axis is the number of bytes of ``n_bits`` bits."""
+    codes = check_array(codes, name="codes", min_ndim=1)
+    xp = namespace(codes)
+    width = -(-n_bits // 8)
+    if codes.dtype != xp.uint8:
+        raise TypeError(f"codes have dtype {codes.dtype}; packed codes are uint8 (see scq_gpu.pack)")
+    if codes.shape[-1] != width:
+        raise ValueError(f"codes are {codes.shape[-1]} bytes wide; n_bits={n_bits} takes {width}")
+    return codes
+
+
+def check_signs(B: Array, *, xp: ModuleType) -> Array:
+    """B as booleans, from booleans, 0/1 or -1/+1."""
+    if xp.isdtype(B.dtype, "bool"):
+        return B
+    positive = B == 1
+    for negative in (-1, 0):
+        if negative == -1 and xp.isdtype(B.dtype, "unsigned integer"):
+            continue
+        if bool(xp.all(positive | (B == negative))):
+            return positive
+    raise ValueError("B must hold booleans, only 0 and 1, or only -1 and +1; take signs first, for example X >= 0")
+
+
+def nonfinite_error(x: Array, *, first_row: int, where: str) -> ValueError:
+    """The error that names the first NaN or inf of a block of rows."""
+    xp = namespace(x)
+    bad = to_host(~xp.isfinite(x))
+    if not bad.any():
+        return ValueError(
+            f"X overflows in {where}: a sum of products left the range of {x.dtype}. Scale X down, or pass float64"
+        )
+    row, column = np.argwhere(bad)[0]
+    value = "NaN" if np.isnan(to_host(x[int(row), int(column)])) else "inf"
+    return ValueError(
+        f"Input X contains NaN or inf (infinity): first {value} at row {first_row + int(row)}, column {int(column)}. "
+        "Drop such rows or fill them in"
+    )
+
+
+def _is_sparse(x: Any) -> bool:
+    return hasattr(x, "tocsr") or getattr(x, "is_sparse", False) is True

@@ -1,0 +1,159 @@
+"""Namespaces, devices and copies between them: the one file that knows array libraries by name.
+
+Public functions look the namespace of their input up once, here, and hand ``xp`` on; nothing inside asks again.
+"""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+Array = Any
+Device = Any
+
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+def is_array(x: object) -> bool:
+    """Whether x is an array of some array-API namespace."""
+    return array_api_compat.is_array_api_obj(x)
+
+
+def namespace(*arrays: Array) -> ModuleType:
+    """The array-API namespace that all arrays belong to."""
+    return array_api_compat.array_namespace(*arrays)
+
+
+def numpy_namespace() -> ModuleType:
+    """NumPy's own namespace, in the form `namespace` gives."""
+    return namespace(np.empty(0))
+
+
+def device_of(x: Array) -> Device:
+    """The device x lives on, in its own library's terms."""
+    return array_api_compat.device(x)
+
+
+def detach(x: Array) -> Array:
+    """x without an autograd history: a fit over a tensor that requires gradients must not build a graph."""
+    return x.detach() if array_api_compat.is_torch_array(x) else x
+
+
+def to_host(x: Array) -> np.ndarray:
+    """x as a NumPy array: an explicit copy off the device, where one is needed."""
+    if isinstance(x, np.ndarray):
+        return x
+    if array_api_compat.is_cupy_array(x):
+        return x.get()
+    if array_api_compat.is_torch_array(x):
+        x = x.detach().cpu()
+        return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+    return np.from_dlpack(x)
+
+
+def from_host(x: np.ndarray, *, xp: ModuleType, device: Device) -> Array:
+    """A NumPy array as an array of xp on device."""
+    if not x.flags.writeable:
+        x = x.copy()  # some libraries share memory and warn about, or refuse, read-only arrays
+    return xp.asarray(x, device=device)
+
+
+def to_device(x: Array, device: str | None) -> Array:
+    """x on ``device`` (None, "cpu", "cuda" or "cuda:1"); None leaves it where it is.
+
+    NumPy arrays become CuPy arrays on a GPU and come back as NumPy arrays; torch tensors stay torch tensors.
+    """
+    if device is None:
+        return x
+    if array_api_compat.is_torch_array(x):
+        return x.to(usable_device(device, library="torch"))
+    if not (array_api_compat.is_numpy_array(x) or array_api_compat.is_cupy_array(x)):
+        raise ValueError(
+            f"device={device!r} cannot move arrays of {namespace(x).__name__}; move X yourself and pass device=None"
+        )
+    usable_device(device, library="cupy")
+    if device == "cpu":
+        return to_host(x)
+    import cupy
+
+    with cupy.cuda.Device(_ordinal(device)):
+        return cupy.asarray(x)
+
+
+def usable_device(device: str, *, library: str = "cupy") -> str:
+    """``device`` unchanged if work can run there; otherwise an error that says how to get there."""
+    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
+        raise ValueError(f"device={device!r} is not one of None, 'cpu', 'cuda', 'cuda:0', 'cuda:1', ...")
+    if device == "cpu":
+        return device
+    count, reason = _cuda_count(library)
+    if _ordinal(device) >= count:
+        raise RuntimeError(
+            f"device={device!r} is not usable: {reason or f'this machine has {count} CUDA device(s)'}. "
+            'Install the GPU extra for your driver (pip install "scq-gpu[cuda12]" or "scq-gpu[cuda13]"), '
+            "or pass device='cpu' to work on the CPU"
+        )
+    return device
+
+
+def _ordinal(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
+def _cuda_count(library: str) -> tuple[int, str]:
+    """How many CUDA devices a library can use here, and why none."""
+    if library == "torch":
+        import torch
+
+        return torch.cuda.device_count(), "" if torch.cuda.is_available() else "torch sees no CUDA device"
+    try:
+        import cupy
+    except ImportError:
+        return 0, "CuPy is not installed"
+    if not cupy.is_available():
+        return 0, "CuPy is installed but finds no CUDA driver or device"
+    return cupy.cuda.runtime.getDeviceCount(), ""
+
+
+def small_dtype(*, xp: ModuleType, device: Device) -> Any:
+    """The float type of the small algebra: float64 where the device has it."""
+    return _floats(xp, device).get("float64", xp.float32)
+
+
+def compute_dtype(dtype: Any, *, xp: ModuleType, device: Device) -> Any:
+    """The float type in which rows of ``dtype`` are multiplied.
+
+    float64, and integers too wide for float32's 24-bit significand, ask for float64; everything else, float16 and
+    bfloat16 included, runs in float32.
+    """
+    wide = (dtype == xp.float64) if "float64" in _floats(xp, device) else False
+    if xp.isdtype(dtype, "integral"):
+        wide = xp.iinfo(dtype).bits > 16
+    return small_dtype(xp=xp, device=device) if wide else xp.float32
+
+
+def _floats(xp: ModuleType, device: Device) -> dict[str, Any]:
+    return xp.__array_namespace_info__().dtypes(device=device, kind="real floating")
+
+
+def cache_bytes(x: Array) -> int:
+    """How large a block of rows may be to stay in the cache of x's device between two products.
+
+    4 MiB suits a CPU core's share of L3; half of L2 a GPU.
+    """
+    if array_api_compat.is_cupy_array(x):
+        return max(4 << 20, x.device.attributes["L2CacheSize"] // 2)
+    return 4 << 20
+
+
+def packbits(bits: Array, *, xp: ModuleType) -> Array:
+    """Pack the last axis of a boolean array, whose length is a multiple of 8, least significant bit first."""
+    if isinstance(bits, np.ndarray):
+        return np.packbits(bits, axis=-1, bitorder="little")
+    weights = xp.asarray([1 << k for k in range(8)], dtype=xp.uint8, device=device_of(bits))
+    octets = xp.reshape(xp.astype(bits, xp.uint8), (*bits.shape[:-1], bits.shape[-1] // 8, 8))
+    return xp.sum(octets * weights, axis=-1, dtype=xp.uint8)

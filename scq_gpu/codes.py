@@ -1,0 +1,115 @@
+"""The bit contract: how signs become bytes, here and nowhere else.
+
+- Bit k is 1 where ``x . w_k >= t_k``; zero counts as one, in training and in encoding alike.
+- Bit k lives in byte ``k // 8`` at position ``k % 8``, least significant bit first.
+- A code has ``ceil(n_bits / 8)`` bytes; padding bits are 0.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Final
+
+from scq_gpu._validate import check_array, check_codes, check_integer, check_signs
+from scq_gpu._xp import Array, device_of, namespace, packbits
+
+BIT_CONTRACT: Final = "bit k = [x.w_k >= t_k]; byte k//8, position k%8, LSB first; padding 0; v1"
+
+
+def code_bytes(n_bits: int) -> int:
+    """Bytes of a code of ``n_bits`` bits."""
+    return -(-n_bits // 8)
+
+
+def pack(B: Array) -> Array:
+    """Pack signs or booleans into bytes.
+
+    Parameters
+    ----------
+    B : array (..., n_bits)
+        -1/+1 of any signed type, 0/1, or booleans.
+
+    Returns
+    -------
+    array (..., ceil(n_bits / 8)) of uint8
+        In the namespace of B.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scq_gpu as scq
+    >>> scq.pack(np.array([[1, -1, -1, -1, -1, -1, -1, -1, 1]], dtype=np.int8))
+    array([[1, 1]], dtype=uint8)
+    """
+    B = check_array(B, name="B", min_ndim=1)
+    xp = namespace(B)
+    return pack_bits(check_signs(B, xp=xp), xp=xp)
+
+
+def unpack(codes: Array, n_bits: int) -> Array:
+    """Unpack codes into signs, the inverse of `pack`.
+
+    Parameters
+    ----------
+    codes : array (..., ceil(n_bits / 8)) of uint8
+    n_bits : int
+
+    Returns
+    -------
+    array (..., n_bits) of int8
+        -1 and +1, the paper's B.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scq_gpu as scq
+    >>> scq.unpack(np.array([[1, 1]], dtype=np.uint8), n_bits=9)
+    array([[ 1, -1, -1, -1, -1, -1, -1, -1,  1]], dtype=int8)
+    """
+    n_bits = check_integer(n_bits, name="n_bits", minimum=1)
+    codes = check_codes(codes, n_bits)
+    xp = namespace(codes)
+    shifts = xp.arange(8, dtype=xp.uint8, device=device_of(codes))
+    octets = xp.bitwise_and(xp.bitwise_right_shift(codes[..., None], shifts), 1)
+    bits = xp.reshape(octets, (*codes.shape[:-1], 8 * codes.shape[-1]))[..., :n_bits]
+    return signs(bits == 1, dtype=xp.int8, xp=xp)
+
+
+def encode_linear(X: Array, W: Array, t: Array) -> Array:
+    """Encode rows with a linear map: ``pack(X @ W >= t)``.
+
+    Parameters
+    ----------
+    X : array (n, d)
+    W : array (d, n_bits)
+    t : array (n_bits,)
+        All three of one namespace, device and float type.
+
+    Returns
+    -------
+    array (n, ceil(n_bits / 8)) of uint8
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scq_gpu.codes import encode_linear
+    >>> encode_linear(np.array([[1.0], [0.0], [-1.0]]), np.array([[1.0, -1.0]]), np.array([0.0, 0.5]))
+    array([[1],
+           [1],
+           [2]], dtype=uint8)
+    """
+    return pack_bits(X @ W >= t, xp=namespace(X, W, t))
+
+
+def pack_bits(bits: Array, *, xp: ModuleType) -> Array:
+    """Pack booleans (..., n_bits) into bytes, padding with zeros."""
+    padding = -bits.shape[-1] % 8
+    if padding:
+        zeros = xp.zeros((*bits.shape[:-1], padding), dtype=xp.bool, device=device_of(bits))
+        bits = xp.concat([bits, zeros], axis=-1)
+    return packbits(bits, xp=xp)
+
+
+def signs(bits: Array, *, dtype: object, xp: ModuleType) -> Array:
+    """+1 where a bit is set, -1 elsewhere."""
+    return xp.astype(bits, dtype) * 2 - 1
