@@ -2,5 +2,8 @@
 
 from scq_gpu._version import __version__
 from scq_gpu.codes import pack, unpack
+from scq_gpu.encoders import OgE, OnE
+from scq_gpu.io import ModelFileError
+from scq_gpu.linear import load
 
-__all__ = ["__version__", "pack", "unpack"]
+__all__ = ["ModelFileError", "OgE", "OnE", "__version__", "load", "pack", "unpack"]

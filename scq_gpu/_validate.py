@@ -114,19 +114,81 @@ def check_signs(B: Array, *, xp: ModuleType) -> Array:
 
 def nonfinite_error(x: Array, *, first_row: int, where: str) -> ValueError:
     """The error that names the first NaN or inf of a block of rows."""
-    xp = namespace(x)
-    bad = to_host(~xp.isfinite(x))
-    if not bad.any():
+    host = to_host(x)
+    bad = np.argwhere(~np.isfinite(host))
+    if not len(bad):
         return ValueError(
-            f"X overflows in {where}: a sum of products left the range of {x.dtype}. Scale X down, or pass float64"
+            f"X overflows in {where}: a sum of products left the range of {host.dtype}. Scale X down, or pass float64"
         )
-    row, column = np.argwhere(bad)[0]
-    value = "NaN" if np.isnan(to_host(x[int(row), int(column)])) else "inf"
+    row, column = bad[0]
+    value = "NaN" if np.isnan(host[row, column]) else "inf"
     return ValueError(
-        f"Input X contains NaN or inf (infinity): first {value} at row {first_row + int(row)}, column {int(column)}. "
+        f"Input X contains NaN or inf: first {value} at row {first_row + row}, column {column}. "
         "Drop such rows or fill them in"
     )
 
 
 def _is_sparse(x: Any) -> bool:
     return hasattr(x, "tocsr") or getattr(x, "is_sparse", False) is True
+
+
+AP_RULES = ("standard", "trapezoid")
+TIE_RULES = ("database", "average")
+
+
+def check_code_pair(query_codes: object, database_codes: object) -> tuple[Array, Array]:
+    """Queries and database as packed codes (n, bytes) of one namespace and width."""
+    queries = _check_packed(query_codes, name="query_codes")
+    database = _check_packed(database_codes, name="database_codes")
+    namespace(queries, database)
+    if queries.shape[1] != database.shape[1]:
+        raise ValueError(
+            f"query_codes are {queries.shape[1]} bytes wide and database_codes {database.shape[1]}; "
+            "encode both with the same encoder"
+        )
+    if queries.shape[0] == 0 or database.shape[0] == 0:
+        raise ValueError(
+            f"got {queries.shape[0]} query codes and {database.shape[0]} database codes; at least one of each is needed"
+        )
+    return queries, database
+
+
+def _check_packed(codes: Any, *, name: str) -> Array:
+    codes = check_array(codes, name=name, min_ndim=2)
+    if codes.dtype != namespace(codes).uint8:
+        raise TypeError(f"{name} has dtype {codes.dtype}; packed codes are uint8 (see scq_gpu.pack)")
+    if codes.ndim != 2 or codes.shape[1] < 1:
+        raise ValueError(f"{name} has shape {tuple(codes.shape)}; packed codes are (n, ceil(n_bits / 8))")
+    return codes
+
+
+def check_labels(query_labels: object, database_labels: object, *, n_queries: int, n: int) -> tuple[Array, Array]:
+    """Labels of queries and database: both (n,) integers, or both (n, classes) of 0/1."""
+    checked: list[Array] = []
+    pairs: tuple[tuple[Any, str, int], ...] = (
+        (query_labels, "query_labels", n_queries),
+        (database_labels, "database_labels", n),
+    )
+    for labels, name, rows in pairs:
+        labels = check_array(labels, name=name, min_ndim=1)
+        xp = namespace(labels)
+        if labels.ndim > 2 or labels.shape[0] != rows:
+            raise ValueError(
+                f"{name} has shape {tuple(labels.shape)}; for {rows} codes it must be ({rows},) integers "
+                f"or ({rows}, classes) of 0/1"
+            )
+        if labels.ndim == 1 and not xp.isdtype(labels.dtype, ("integral", "bool")):
+            raise TypeError(f"{name} has dtype {labels.dtype}; labels are integers, for example {name}.astype(int)")
+        if labels.ndim == 2 and not xp.isdtype(labels.dtype, "bool"):
+            zero_one = (labels == 0) | (labels == 1)
+            if not bool(xp.all(zero_one)):
+                raise ValueError(f"{name} is 2-D (multi-label) and must hold only 0 and 1; pass class numbers in 1-D")
+            labels = labels == 1
+        checked.append(labels)
+    queries, database = checked
+    if queries.ndim != database.ndim or queries.shape[1:] != database.shape[1:]:
+        raise ValueError(
+            f"query_labels have shape {tuple(queries.shape)} and database_labels {tuple(database.shape)}; "
+            "both must be 1-D, or 2-D with the same classes"
+        )
+    return queries, database

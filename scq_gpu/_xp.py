@@ -5,6 +5,7 @@ Public functions look the namespace of their input up once, here, and hand ``xp`
 
 from __future__ import annotations
 
+import contextlib
 import re
 from types import ModuleType
 from typing import Any
@@ -28,11 +29,6 @@ def namespace(*arrays: Array) -> ModuleType:
     return array_api_compat.array_namespace(*arrays)
 
 
-def numpy_namespace() -> ModuleType:
-    """NumPy's own namespace, in the form `namespace` gives."""
-    return namespace(np.empty(0))
-
-
 def device_of(x: Array) -> Device:
     """The device x lives on, in its own library's terms."""
     return array_api_compat.device(x)
@@ -45,8 +41,8 @@ def detach(x: Array) -> Array:
 
 def to_host(x: Array) -> np.ndarray:
     """x as a NumPy array: an explicit copy off the device, where one is needed."""
-    if isinstance(x, np.ndarray):
-        return x
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x)
     if array_api_compat.is_cupy_array(x):
         return x.get()
     if array_api_compat.is_torch_array(x):
@@ -56,7 +52,9 @@ def to_host(x: Array) -> np.ndarray:
 
 
 def from_host(x: np.ndarray, *, xp: ModuleType, device: Device) -> Array:
-    """A NumPy array as an array of xp on device."""
+    """A NumPy array as an array of xp on device, in float32 where float64 does not exist there."""
+    if x.dtype == np.float64 and "float64" not in _floats(xp, device):
+        x = x.astype(np.float32)
     if not x.flags.writeable:
         x = x.copy()  # some libraries share memory and warn about, or refuse, read-only arrays
     return xp.asarray(x, device=device)
@@ -138,6 +136,16 @@ def compute_dtype(dtype: Any, *, xp: ModuleType, device: Device) -> Any:
 
 def _floats(xp: ModuleType, device: Device) -> dict[str, Any]:
     return xp.__array_namespace_info__().dtypes(device=device, kind="real floating")
+
+
+def quiet_floats() -> contextlib.AbstractContextManager[object]:
+    """No floating-point warnings from NumPy, the one library that gives them."""
+    return np.errstate(all="ignore")
+
+
+def row_slices(n: int, size: int) -> list[slice]:
+    """Slices that cut n rows into blocks of ``size``; the last stays open, since array-API slices must not overrun."""
+    return [slice(start, start + size if start + size < n else None) for start in range(0, n, size)]
 
 
 def cache_bytes(x: Array) -> int:

@@ -21,86 +21,115 @@ from types import ModuleType
 from scq_gpu._xp import Array
 from scq_gpu.solvers.secular import minimise_on_sphere, refine
 
-_STEPS = 10  # of `refine`; real features take 4 to 7
+_STEPS = 6  # of `refine` from a neighbour's root, or from the same column's an iteration ago
+_PATIENT_STEPS = 16  # from the upper end of the bracket
 
 
-def fit_orthonormal(lam: Array, M: Array, *, xp: ModuleType) -> tuple[Array, Array]:
-    """V step of OnE: ``V`` (R, D, L) with orthonormal columns, and whether every column's search succeeded (R,).
+def fit_orthonormal(lam: Array, M: Array, *, start: Array | None = None, xp: ModuleType) -> tuple[Array, Array, Array]:
+    """V step of OnE: ``V`` (R, D, L) with orthonormal columns.
 
-    Where it did not, a root lies at or below the pole: `fit_orthonormal_spectral` finds it.
+    Parameters
+    ----------
+    start : array (R, 1, L), optional
+        Where to look for the roots first: those of the iteration before.
+
+    Returns
+    -------
+    V : array (R, D, L)
+    tau : array (R, 1, L)
+        The roots, a start for the next iteration.
+    found : array (R,) of bool
+        Whether every search succeeded. Where not, it was too short, or the root lies at or below the pole: ask
+        `fit_orthonormal_patiently`.
     """
-    found = xp.ones(M.shape[:-2], dtype=xp.bool, device=M.device)
     targets = xp.matrix_transpose(M)
-    V = xp.zeros_like(targets[..., :0, :])
+    V, roots, found = xp.zeros_like(targets[..., :0, :]), [], []
     for k in range(M.shape[-1]):
-        v, good = _column(lam, targets[..., k : k + 1, :], V, xp=xp)
+        first, steps = _where_to_look(start, roots, k)
+        v, tau, good = _column(lam, targets[..., k : k + 1, :], V, start=first, steps=steps, xp=xp)
         V = xp.concat([V, v], axis=-2)
-        found = found & good
-    return xp.matrix_transpose(V), found
+        roots.append(tau)
+        found.append(good)
+    return xp.matrix_transpose(V), xp.concat(roots, axis=-1), xp.all(xp.stack(found), axis=0)
 
 
-def fit_orthonormal_spectral(lam: Array, M: Array, *, xp: ModuleType) -> Array:
-    """The same V step, taking the spectrum of H wherever the fast search has no root.
+def fit_orthonormal_patiently(
+    lam: Array, M: Array, *, start: Array | None = None, xp: ModuleType
+) -> tuple[Array, Array]:
+    """The same ``V`` and ``tau`` with longer searches, and the spectrum of H wherever they find no root.
 
     Each such column costs an eigendecomposition of order D. Asks the host once a column.
     """
     targets = xp.matrix_transpose(M)
-    V = xp.zeros_like(targets[..., :0, :])
+    V, roots = xp.zeros_like(targets[..., :0, :]), []
     for k in range(M.shape[-1]):
         m = targets[..., k : k + 1, :]
-        v, good = _column(lam, m, V, xp=xp)
+        first, steps = _where_to_look(start, roots, k)
+        v, tau, good = _column(lam, m, V, start=first, steps=steps, xp=xp)
+        if not bool(xp.all(good)):
+            v, tau, good = _column(lam, m, V, start=None, steps=_PATIENT_STEPS, xp=xp)
         if not bool(xp.all(good)):
             lams = xp.broadcast_to(lam, (m.shape[0], m.shape[-1]))
             exact = xp.stack([_column_by_spectrum(lams[r, :], m[r, ...], V[r, ...], xp=xp) for r in range(m.shape[0])])
             v = xp.where(good[:, None, None], v, exact)
         V = xp.concat([V, v], axis=-2)
-    return xp.matrix_transpose(V)
+        roots.append(tau)
+    return xp.matrix_transpose(V), xp.concat(roots, axis=-1)
 
 
-def _column(lam: Array, m: Array, V: Array, *, xp: ModuleType) -> tuple[Array, Array]:
-    """The next column (R, 1, D) after the rows V (R, k, D), and whether it is the minimiser (R,)."""
+def _where_to_look(start: Array | None, roots: list[Array], k: int) -> tuple[Array | None, int]:
+    """First guess and number of steps for column k: an iteration ago's root, or the column before's, or none."""
+    if start is not None:
+        return start[..., k : k + 1], _STEPS
+    return (roots[-1], _STEPS) if roots else (None, _PATIENT_STEPS)
+
+
+def _column(
+    lam: Array, m: Array, V: Array, *, start: Array | None, steps: int, xp: ModuleType
+) -> tuple[Array, Array, Array]:
+    """The next column (R, 1, D) after the rows V (R, k, D), its tau, and whether it is the minimiser (R,)."""
     eps = float(xp.finfo(m.dtype).eps)
     gap = (lam - xp.min(lam, axis=-1, keepdims=True))[..., None, :]
+    Vt = xp.matrix_transpose(V)
 
-    free = m - (m @ xp.matrix_transpose(V)) @ V
+    free = m - (m @ Vt) @ V
     norm = _norm(free, xp)
-    jensen = norm - xp.sum(gap * free * free, axis=-1, keepdims=True) / xp.where(norm > 0, norm * norm, 1.0)
+    jensen = norm - xp.vecdot(gap * free, free)[..., None] / xp.where(norm > 0, norm * norm, 1.0)
     tiny = float(xp.finfo(m.dtype).smallest_normal) ** 0.5
     lowest = 16 * eps * (xp.max(gap, axis=-1, keepdims=True) + norm) + tiny
     hi = xp.maximum(norm, lowest)
     lo = xp.minimum(xp.maximum(jensen, lowest), hi)
 
+    def inverse(tau: Array) -> Callable[[Array], Array]:
+        """``(H + nu)^-1`` in the complement of V: ``x -> Z (x - V phi)`` with ``A phi = V' Z x``."""
+        z = 1 / (gap + tau)
+        if not V.shape[-2]:
+            return lambda x: z * x
+        A_inv = xp.linalg.inv((V * z) @ Vt)
+        return lambda x: z * (x - (((z * x) @ Vt) @ A_inv) @ V)
+
     def moments(tau: Array) -> tuple[Array, Array, Array]:
-        inverse = _inverse_in_complement(gap + tau, V, xp=xp)
-        v = inverse(m)
-        w = inverse(v)
-        return _dot(v, v, xp), _dot(v, w, xp), _dot(w, w, xp)
+        apply = inverse(tau)
+        v = apply(m)
+        w = apply(v)
+        return xp.vecdot(v, v)[..., None], xp.vecdot(v, w)[..., None], xp.vecdot(w, w)[..., None]
 
-    tau, _ = refine(moments, lo, hi, hi, steps=_STEPS, xp=xp)
-    v = _inverse_in_complement(gap + tau, V, xp=xp)(m)
-    found = xp.abs(_dot(v, v, xp) - 1) <= 1e5 * eps
-    v = v - (v @ xp.matrix_transpose(V)) @ V
+    start = hi if start is None else xp.minimum(xp.maximum(start, lo), hi)
+    tau, _ = refine(moments, lo, hi, start, steps=steps, xp=xp)
+    v = inverse(tau)(m)
+    good = xp.abs(xp.vecdot(v, v) - 1) <= 1e5 * eps
+    v = v - (v @ Vt) @ V
     length = _norm(v, xp)
-    return v / xp.where(length > 0, length, 1.0), found[..., 0, 0]
-
-
-def _inverse_in_complement(shifted: Array, V: Array, *, xp: ModuleType) -> Callable[[Array], Array]:
-    """``(H + nu)^-1`` on the complement of V's rows: ``x -> Z (x - V_<k A^-1 V_<k' Z x)``, where shifted is lam + nu."""
-    z = 1 / shifted
-    ZV = V * z
-    A_inv = xp.linalg.inv(ZV @ xp.matrix_transpose(V)) if V.shape[-2] else V[..., :0]
-
-    def inverse(x: Array) -> Array:
-        phi = (x @ xp.matrix_transpose(ZV)) @ A_inv
-        return z * x - phi @ ZV
-
-    return inverse
+    return v / xp.where(length > 0, length, 1.0), tau, good[..., 0]
 
 
 def _column_by_spectrum(lam: Array, m: Array, V: Array, *, xp: ModuleType) -> Array:
     """The next column (1, D) after the rows V (k, D), from the eigendecomposition of H in their complement."""
     k = V.shape[0]
-    N = xp.linalg.qr(xp.matrix_transpose(V), mode="complete")[0][:, k:] if k else xp.eye(V.shape[1], dtype=V.dtype, device=V.device)
+    if k:
+        N = xp.linalg.qr(xp.matrix_transpose(V), mode="complete")[0][:, k:]
+    else:
+        N = xp.eye(V.shape[1], dtype=V.dtype, device=V.device)
     h, E = xp.linalg.eigh(xp.matrix_transpose(N) @ (lam[:, None] * N))
     N = N @ E
     v = minimise_on_sphere(h, m @ N, xp=xp) @ xp.matrix_transpose(N)
@@ -110,7 +139,3 @@ def _column_by_spectrum(lam: Array, m: Array, V: Array, *, xp: ModuleType) -> Ar
 
 def _norm(x: Array, xp: ModuleType) -> Array:
     return xp.linalg.vector_norm(x, axis=-1, keepdims=True)
-
-
-def _dot(x: Array, y: Array, xp: ModuleType) -> Array:
-    return xp.vecdot(x, y)[..., None]

@@ -21,11 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from scq_gpu._xp import Array, cache_bytes
+from scq_gpu._xp import Array, cache_bytes, row_slices
 
 _NODES = 64  # of the logarithmic grid on which one matrix product evaluates every equation
-_STEPS = 5  # of `refine` inside one cell of that grid
-_SLACK = 1e-9  # a model's root this far outside the bracket is one of its ends, up to rounding
+_STEPS = 4  # of `refine` inside one cell of that grid; two reach 1e-9, three reach rounding
 
 Moments = Callable[[Array], tuple[Array, Array, Array]]
 
@@ -45,6 +44,7 @@ def refine(moments: Moments, lo: Array, hi: Array, start: Array, *, steps: int, 
     tau, p0 : array
         The roots, and ``p0`` where it was last evaluated: far from 1 where [lo, hi] holds no root.
     """
+    slack = float(xp.finfo(lo.dtype).eps) ** 0.5  # a model's root this close to the bracket is its end, up to rounding
     tau = start
     p0 = xp.ones_like(tau)
     for _ in range(steps):
@@ -54,7 +54,7 @@ def refine(moments: Moments, lo: Array, hi: Array, start: Array, *, steps: int, 
         x = p1 / _positive(p2, xp)
         c = p0 - p1 * x
         model = tau + x * (xp.sqrt(xp.where(c < 1, p1 * x / (1 - xp.where(c < 1, c, 0.0)), 1.0)) - 1)
-        usable = (c < 1) & (model > lo * (1 - _SLACK)) & (model < hi * (1 + _SLACK))
+        usable = (c < 1) & (model > lo * (1 - slack)) & (model < hi * (1 + slack))
         tau = xp.where(usable, xp.minimum(xp.maximum(model, lo), hi), xp.sqrt(lo) * xp.sqrt(hi))
     return tau, p0
 
@@ -81,9 +81,9 @@ def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
     >>> solve_secular(np.array([1.0, 0.0]), m, xp=namespace(m))
     array([3., 0.])
     """
-    rows = max(1, cache_bytes(m) // (16 * m.shape[-1] * 8))
-    parts = [_solve_block(gap, m[i : i + rows, :], xp=xp) for i in range(0, m.shape[0], rows)]
-    return xp.concat(parts) if len(parts) > 1 else parts[0]
+    rows = max(1, cache_bytes(m) // (2 * 8 * m.shape[-1]))
+    parts = [_solve_block(gap, m[part, :], xp=xp) for part in row_slices(m.shape[0], rows)]
+    return xp.concat(parts)
 
 
 def minimise_on_sphere(lam: Array, m: Array, *, xp: ModuleType) -> Array:
@@ -103,24 +103,30 @@ def minimise_on_sphere(lam: Array, m: Array, *, xp: ModuleType) -> Array:
 
 
 def _solve_block(gap: Array, m: Array, *, xp: ModuleType) -> Array:
-    lo, hi, lowest = _bracket(gap, m, xp=xp)
+    lowest, lo, hi, start = _bracket(gap, m, xp=xp)
 
-    def moments(tau: Array) -> tuple[Array, Array, Array]:
-        z = 1 / (gap + tau[:, None])
-        v = m * z
-        w = v * z
-        return xp.vecdot(v, v), xp.vecdot(v, w), xp.vecdot(w, w)
+    def solve(part: slice) -> Array:
+        rows = m[part, :]
 
-    tau, p0 = refine(moments, lo, hi, xp.sqrt(lo) * xp.sqrt(hi), steps=_STEPS, xp=xp)
-    hard = (p0 < 1 - 1e-4) & (tau <= 2 * lowest)
-    return xp.where(hard, 0.0, tau)
+        def moments(tau: Array) -> tuple[Array, Array, Array]:
+            z = 1 / (gap + tau[:, None])
+            v = rows * z
+            w = v * z
+            return xp.vecdot(v, v), xp.vecdot(v, w), xp.vecdot(w, w)
+
+        tau, p0 = refine(moments, lo[part], hi[part], start[part], steps=_STEPS, xp=xp)
+        hard = (p0 < 1 - 1e-4) & (tau <= 2 * lowest[part])
+        return xp.where(hard, 0.0, tau)
+
+    rows = max(1, cache_bytes(m) // (16 * 8 * m.shape[-1]))  # z, v and w side by side in a core's own cache
+    return xp.concat([solve(part) for part in row_slices(m.shape[0], rows)])
 
 
-def _bracket(gap: Array, m: Array, *, xp: ModuleType) -> tuple[Array, Array, Array]:
-    """Brackets of the roots, and the smallest tau told apart from the pole.
+def _bracket(gap: Array, m: Array, *, xp: ModuleType) -> tuple[Array, Array, Array, Array]:
+    """The smallest tau told apart from the pole, brackets of the roots, and a first guess.
 
-    Jensen's inequality gives ``||m|| - m' diag(gap) m / ||m||^2 <= tau <= ||m||``, and no term alone may exceed 1.
-    One matrix product then evaluates every equation on a logarithmic grid and picks its cell.
+    Jensen's inequality gives ``||m|| - m' diag(gap) m / ||m||^2 <= tau <= ||m||``. One matrix product then evaluates
+    every equation on a logarithmic grid: its cell is the bracket, the chord through the cell the guess.
     """
     eps = float(xp.finfo(m.dtype).eps)
     tiny = float(xp.finfo(m.dtype).smallest_normal) ** 0.5
@@ -132,16 +138,18 @@ def _bracket(gap: Array, m: Array, *, xp: ModuleType) -> tuple[Array, Array, Arr
     jensen = norm - (g @ gap) / _positive(square, xp)
     lo = xp.minimum(xp.maximum(jensen, lowest), hi)
 
-    ends = xp.log(xp.stack([xp.min(lo), xp.max(hi)]))
-    unit = xp.linspace(0.0, 1.0, _NODES, dtype=m.dtype, device=m.device)
-    nodes = xp.exp(ends[0] + unit * (ends[1] - ends[0]))
-    kernel = nodes / (gap[:, None] + nodes)
-    above = xp.sum(xp.astype(g @ (kernel * kernel) >= nodes * nodes, xp.int64), axis=-1)
-    left = xp.take(nodes, xp.clip(above - 1, 0, _NODES - 1))
-    right = xp.take(nodes, xp.clip(above, 0, _NODES - 1))
-    lo = xp.where(above > 0, xp.maximum(lo, left), lo)
-    hi = xp.where(above < _NODES, xp.minimum(hi, right), hi)
-    return lo, xp.maximum(lo, hi), lowest
+    first, last = xp.log(xp.min(lo)), xp.log(xp.max(hi))
+    x = first + xp.linspace(0.0, 1.0, _NODES, dtype=m.dtype, device=m.device) * (last - first)
+    y = xp.exp(x) / (gap[:, None] + xp.exp(x))
+    log_norm = xp.log(xp.maximum(g @ (y * y), xp.full_like(g[:, :1], tiny**2))) - 2 * x
+    above = xp.sum(xp.astype(log_norm >= 0, xp.int64), axis=-1)
+    cell = xp.clip(above - 1, 0, _NODES - 2)[:, None]
+    left, right = (xp.take_along_axis(log_norm, cell + side, axis=-1)[:, 0] for side in (0, 1))
+    x_left, x_right = xp.take(x, cell[:, 0]), xp.take(x, cell[:, 0] + 1)
+    chord = x_left + (x_right - x_left) * left / _positive(left - right, xp)
+    lo = xp.where(above > 0, xp.maximum(lo, xp.exp(x_left)), lo)
+    hi = xp.maximum(xp.where(above < _NODES, xp.minimum(hi, xp.exp(x_right)), hi), lo)
+    return lowest, lo, hi, xp.minimum(xp.maximum(xp.exp(xp.clip(chord, first, last)), lo), hi)
 
 
 def _positive(x: Array, xp: ModuleType) -> Array:

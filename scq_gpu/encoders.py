@@ -1,0 +1,404 @@
+"""OnE and OgE: estimators that run passes and V steps, and keep the map."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import validate_data
+
+from scq_gpu._validate import check_choice, check_init, check_integer, check_real, check_rows
+from scq_gpu._xp import Array, from_host, to_host, usable_device
+from scq_gpu.basis import Basis, compute_basis
+from scq_gpu.linear import LinearEncoder, snapshot
+from scq_gpu.rows import ProjectedRows, Rows
+from scq_gpu.solvers import loss
+from scq_gpu.solvers.orthogonal import fit_orthogonal
+from scq_gpu.solvers.orthonormal import fit_orthonormal, fit_orthonormal_patiently
+from scq_gpu.starts import STARTS, draw_starts
+
+SOLVERS = ("columnwise",)
+
+
+class VStep(NamedTuple):
+    """A V step, in two gears: new V's from M's, and what to remember for the next step (arrays or None).
+
+    ``run`` never looks at the data and says which problems it solved; ``retry`` solves any.
+    """
+
+    run: Callable[[Array, Array, Array | None], tuple[Array, Array | None, Array]]
+    retry: Callable[[Array, Array, Array | None], tuple[Array, Array | None]]
+
+
+@dataclass
+class _Run:
+    """One start of a fit: its V and how the loss went."""
+
+    V: Array
+    losses: list[float]
+    converged: bool = False
+
+
+class _SCQ(LinearEncoder):
+    """What OnE and OgE share: everything but the V step."""
+
+    _fitted_arrays = ("components_", "threshold_", "mean_", "eigenvalues_", "levels_")
+    _fitted_facts = ("n_features_in_", "scale_", "loss_curve_", "n_iter_", "converged_", "n_samples_")
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Learn the map from rows; no labels are used.
+
+        A fit that does not finish, through an error or an interrupt, leaves the encoder as it was before.
+
+        Parameters
+        ----------
+        X : array (n, n_features)
+            Of any array-API namespace; float16, bfloat16, float32, float64 or integers.
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        fitted = snapshot(self)
+        fitted._fit(X)
+        self.__dict__ = fitted.__dict__  # one assignment: the old state or the new one
+        return self
+
+    def _fit(self, X: Any) -> None:
+        self._check_parameters()
+        validated = check_rows(X, min_rows=2)
+        validate_data(self, X, reset=True, skip_check_array=True)
+        rows = Rows(validated, device=self.device)
+        xp = rows.xp
+        d = rows.shape[1]
+        start = self.init if isinstance(self.init, str) else check_init(self.init, d=d, n_bits=self.n_bits)
+
+        basis = compute_basis(
+            rows.moments(),
+            n_bits=self.n_bits,
+            n_components=self.n_components,
+            scale=self.scale,
+            eps=float(xp.finfo(rows.dtype).eps),
+            xp=xp,
+        )
+        projected = rows.project(basis)
+        V = draw_starts(
+            start, basis, projected, n_bits=self.n_bits, n_init=self.n_init, random_state=self.random_state, xp=xp
+        )
+        run = self._train(projected, basis, V, rows)
+        self._keep(basis, run, rows, projected)
+        if self.tol > 0 and not run.converged:
+            warnings.warn(
+                f"{type(self).__name__} stopped at max_iter={self.max_iter} before its loss settled within "
+                f"tol={self.tol:g} (last relative fall {_last_fall(run.losses):.1e}); raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _train(self, projected: ProjectedRows, basis: Basis, V: Array, rows: Rows) -> _Run:
+        """Alternate sign passes and V steps for all starts side by side; the run of least loss."""
+        xp, lam, ridge = rows.xp, basis.lam, self._ridge
+        step, memory = self._v_step(xp), None
+        runs = [_Run(V[r, ...], []) for r in range(V.shape[0])]
+        active = list(range(len(runs)))
+        for iteration in self._progress(range(1, self.max_iter + 1)):
+            M = projected.sign_pass(V)  # B = sign(XV); M = X'B / n
+            V, remembered, solved = step.run(lam, M, memory)
+            # the iteration's one look at the device
+            losses, done = to_host(xp.stack([loss(lam, M, V, ridge=ridge, xp=xp), xp.astype(solved, V.dtype)]))
+            if not done.all():
+                V, remembered = step.retry(lam, M, memory)
+                losses = to_host(loss(lam, M, V, ridge=ridge, xp=xp))
+            memory = remembered
+            for place, index in enumerate(active):
+                self._advance(runs[index], V[place, ...], float(losses[place]))
+            if self.callback is not None:
+                leader = min(runs, key=lambda run: run.losses[-1])
+                shown = snapshot(self)
+                shown._keep(basis, leader, rows, projected)
+                self.callback(iteration, leader.losses[-1], shown)
+            going = [place for place, index in enumerate(active) if not runs[index].converged]
+            if not going:
+                break
+            if len(going) < len(active):
+                active = [active[place] for place in going]
+                V, memory = (x if x is None else xp.stack([x[place, ...] for place in going]) for x in (V, memory))
+        return min(runs, key=lambda run: min(run.losses) if self.tol > 0 else run.losses[-1])
+
+    def _advance(self, run: _Run, V: Array, value: float) -> None:
+        """Take the step unless it ends the run by raising the loss: the paper's rule, ``(Q_old - Q) / Q < tol``."""
+        previous = run.losses[-1] if run.losses else np.inf
+        run.losses.append(value)
+        floor = np.finfo(np.float32).eps * self.n_bits  # a loss of 0 is as good as it gets
+        run.converged = self.tol > 0 and previous - value < self.tol * max(value, floor)
+        if not run.converged or value <= previous:
+            run.V = V
+
+    def _keep(self, basis: Basis, run: _Run, rows: Rows, projected: ProjectedRows) -> None:
+        """Fold the map and set the fitted attributes."""
+        xp = rows.xp
+        W, t = basis.fold(run.V)
+        M, balance = (x[0, ...] for x in projected.sign_statistics(run.V[None, ...]))
+        half = xp.sum(M * run.V, axis=0) / 2  # the projection's mean over rows of either sign, times their share
+        ones, zeros = (1 + balance) / 2, (1 - balance) / 2
+        levels = xp.stack([-half / xp.where(zeros > 0, zeros, 1.0), half / xp.where(ones > 0, ones, 1.0)], axis=-1)
+
+        self.components_, self.threshold_, self.mean_, self.eigenvalues_, self.levels_ = (
+            xp.astype(x, rows.dtype) for x in (W.T, t, basis.mean, basis.eigenvalues, levels)
+        )
+        self.scale_ = basis.scale
+        self.loss_curve_ = list(run.losses)
+        self.n_iter_ = len(run.losses)
+        self.converged_ = run.converged
+        self.n_samples_ = rows.shape[0]
+        dead = int(np.count_nonzero(to_host(xp.linalg.vector_norm(run.V, axis=0)) == 0))
+        if dead:
+            warnings.warn(
+                f"{dead} of {self.n_bits} bits are constant: the rows hold no further direction to tell apart. "
+                "Lower n_bits, or fit on more varied rows",
+                stacklevel=5,
+            )
+
+    def _check_parameters(self) -> None:
+        check_integer(self.n_bits, name="n_bits", minimum=1)
+        if self.n_components is not None:
+            check_integer(self.n_components, name="n_components", minimum=1)
+        if self.scale != "auto":
+            check_real(self.scale, name="scale", minimum=0, strict=True)
+        check_choice(self.solver, name="solver", choices=SOLVERS)
+        if isinstance(self.init, str):
+            check_choice(self.init, name="init", choices=STARTS)
+        check_integer(self.max_iter, name="max_iter", minimum=1)
+        check_real(self.tol, name="tol", minimum=0)
+        check_integer(self.n_init, name="n_init", minimum=1)
+        check_real(self._ridge, name="ridge", minimum=0)
+        if self.device is not None:
+            usable_device(self.device)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback={self.callback!r} is not callable; it is called as (iteration, loss, encoder)")
+
+    def _progress(self, iterations: range) -> Any:
+        """The iterations, behind a bar if ``verbose`` and a person is watching."""
+        if not self.verbose:
+            return iterations
+        from tqdm import tqdm
+
+        return tqdm(iterations, desc=f"{type(self).__name__} {self.n_bits} bits", unit="pass", disable=None)
+
+    @property
+    def _ridge(self) -> float:
+        return 0.0
+
+    def _v_step(self, xp: Any) -> VStep:
+        raise NotImplementedError
+
+
+class OgE(_SCQ):
+    r"""Orthogonal Encoder (Algorithm 2): binary codes from one linear map with pairwise orthogonal columns.
+
+    Minimises ``||B - XV||^2/n + ridge ||V||^2`` over signs B and matrices V with pairwise orthogonal columns, X being
+    the centred, PCA-reduced and scaled rows. With ``V' V`` diagonal rather than the identity (see `OnE`), each bit
+    finds its own scale.
+
+    Parameters
+    ----------
+    n_bits : int, default=32
+        Length of the codes: any number of bits from 1 up to the dimensions that PCA leaves.
+    n_components : int or None, default=512
+        Principal components to keep, at most; None keeps all that carry variance.
+    ridge : float, default=0.02
+        The paper's mu: how much long columns cost.
+    scale : float or "auto", default="auto"
+        Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
+    solver : {"columnwise"}, default="columnwise"
+        "columnwise" is the paper's: each column in turn, given those before it.
+    init : {"random", "pca", "itq"} or array (n_features, n_bits), default="random"
+        The first V: random orthonormal, the leading principal axes, those axes rotated by ITQ, or yours, in the
+        coordinates of the centred rows.
+    max_iter : int, default=100
+        Most iterations (a pass over the rows and a V step each).
+    tol : float, default=1e-4
+        The fit ends when the loss falls by less than this, relatively. The columnwise loss may also rise; that ends
+        the fit too, and the V before the rise is kept. 0 runs exactly ``max_iter`` iterations and keeps the last V.
+    n_init : int, default=1
+        Starts to run side by side; the one of least loss is kept.
+    device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
+        Where to work; None follows X.
+    random_state : int, Generator or None, default=None
+        Seed of the random starts, the same on every backend.
+    callback : callable or None, default=None
+        Called after each iteration as ``callback(iteration, loss, encoder)`` with a fitted copy of this encoder.
+    verbose : bool, default=False
+        Show a progress bar, if standard error is a terminal.
+
+    Attributes
+    ----------
+    components_ : array (n_bits, n_features)
+        W': bit k is ``x . components_[k] >= threshold_[k]``.
+    threshold_ : array (n_bits,)
+    mean_ : array (n_features,)
+    eigenvalues_ : array (n_components,)
+        Variances along the principal axes kept.
+    scale_ : float
+    levels_ : array (n_bits, 2)
+        Mean projection of the training rows whose bit is 0, and 1.
+    loss_curve_ : list of float
+        The loss after each iteration, ridge term included.
+    n_iter_ : int
+    converged_ : bool
+    n_features_in_ : int
+    n_samples_ : int
+
+    See Also
+    --------
+    OnE : The same with orthonormal columns.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import scq_gpu as scq
+    >>> X, _ = load_digits(return_X_y=True)
+    >>> encoder = scq.OgE(n_bits=32, random_state=0).fit(X)
+    >>> codes = encoder.encode(X)
+    >>> codes.shape, codes.dtype
+    ((1797, 4), dtype('uint8'))
+    """
+
+    def __init__(
+        self,
+        n_bits: int = 32,
+        *,
+        n_components: int | None = 512,
+        ridge: float = 0.02,
+        scale: float | str = "auto",
+        solver: str = "columnwise",
+        init: Any = "random",
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        n_init: int = 1,
+        device: str | None = None,
+        random_state: Any = None,
+        callback: Callable[[int, float, Any], object] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_components = n_components
+        self.ridge = ridge
+        self.scale = scale
+        self.solver = solver
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.device = device
+        self.random_state = random_state
+        self.callback = callback
+        self.verbose = verbose
+
+    @property
+    def _ridge(self) -> float:
+        return self.ridge
+
+    def _v_step(self, xp: Any) -> VStep:
+        def run(lam: Array, M: Array, memory: None) -> tuple[Array, None, Array]:
+            V = fit_orthogonal(lam, M, ridge=self.ridge, xp=xp)
+            return V, None, xp.ones(M.shape[:-2], dtype=xp.bool, device=M.device)
+
+        return VStep(run, lambda lam, M, memory: run(lam, M, memory)[:2])
+
+
+class OnE(_SCQ):
+    r"""Orthonormal Encoder (Algorithm 1): binary codes from one linear map with orthonormal columns.
+
+    Minimises ``||B - XV||^2/n`` over signs B and matrices V with ``V'V = I``, X being the centred, PCA-reduced and
+    scaled rows.
+
+    Parameters
+    ----------
+    n_bits : int, default=32
+        Length of the codes: any number of bits from 1 up to the dimensions that PCA leaves.
+    n_components : int or None, default=512
+        Principal components to keep, at most; None keeps all that carry variance.
+    scale : float or "auto", default="auto"
+        Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
+    solver : {"columnwise"}, default="columnwise"
+        "columnwise" is the paper's: each column in turn, given those before it.
+    init : {"random", "pca", "itq"} or array (n_features, n_bits), default="random"
+        The first V; see `OgE`.
+    max_iter : int, default=100
+        Most iterations (a pass over the rows and a V step each).
+    tol : float, default=1e-4
+        The fit ends when the loss falls by less than this, relatively, or rises; see `OgE`.
+    n_init : int, default=1
+        Starts to run side by side; the one of least loss is kept.
+    device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
+        Where to work; None follows X.
+    random_state : int, Generator or None, default=None
+        Seed of the random starts, the same on every backend.
+    callback : callable or None, default=None
+        Called after each iteration as ``callback(iteration, loss, encoder)`` with a fitted copy of this encoder.
+    verbose : bool, default=False
+        Show a progress bar, if standard error is a terminal.
+
+    Attributes
+    ----------
+    components_, threshold_, mean_, eigenvalues_, scale_, levels_, loss_curve_, n_iter_, converged_
+        As in `OgE`.
+
+    See Also
+    --------
+    OgE : The same with orthogonal columns of free length; usually the better codes, and quicker to fit.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> import scq_gpu as scq
+    >>> X, _ = load_digits(return_X_y=True)
+    >>> signs = scq.OnE(n_bits=16, random_state=0).fit_transform(X)
+    >>> signs.shape, sorted(set(signs.ravel().tolist()))
+    ((1797, 16), [-1, 1])
+    """
+
+    def __init__(
+        self,
+        n_bits: int = 32,
+        *,
+        n_components: int | None = 512,
+        scale: float | str = "auto",
+        solver: str = "columnwise",
+        init: Any = "random",
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        n_init: int = 1,
+        device: str | None = None,
+        random_state: Any = None,
+        callback: Callable[[int, float, Any], object] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_bits = n_bits
+        self.n_components = n_components
+        self.scale = scale
+        self.solver = solver
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.device = device
+        self.random_state = random_state
+        self.callback = callback
+        self.verbose = verbose
+
+    def _v_step(self, xp: Any) -> VStep:
+        return VStep(
+            run=lambda lam, M, tau: fit_orthonormal(lam, M, start=tau, xp=xp),
+            retry=lambda lam, M, tau: fit_orthonormal_patiently(lam, M, start=tau, xp=xp),
+        )
+
+
+def _last_fall(losses: list[float]) -> float:
+    return (losses[-2] - losses[-1]) / losses[-1] if len(losses) > 1 else np.inf

@@ -1,0 +1,201 @@
+"""The fitted map: what every linear encoder can do once it has learned ``W`` and ``t``."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from scq_gpu._validate import check_rows
+from scq_gpu._xp import Array, device_of, from_host, namespace, to_device, to_host, usable_device
+from scq_gpu.codes import pack_bits, signs
+from scq_gpu.io import ModelFileError, read_model, write_model
+from scq_gpu.rows import Rows
+
+_ENCODERS: dict[str, type[LinearEncoder]] = {}
+
+
+class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of encoders of the form ``bit_k(x) = [x . w_k >= t_k]``.
+
+    A subclass learns ``components_`` (n_bits, d), which is W', and ``threshold_`` (n_bits,) in ``fit``, and lists its
+    other fitted arrays in ``_fitted_arrays`` and its fitted plain values in ``_fitted_facts``; both go into model files.
+    """
+
+    _fitted_arrays: tuple[str, ...] = ("components_", "threshold_")
+    _fitted_facts: tuple[str, ...] = ("n_features_in_",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__name__.startswith("_"):
+            _ENCODERS[cls.__name__] = cls
+
+    def encode(self, X: Any) -> Array:
+        """Encode rows as packed binary codes.
+
+        Parameters
+        ----------
+        X : array (n, n_features)
+
+        Returns
+        -------
+        array (n, ceil(n_bits / 8)) of uint8
+            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device.
+        """
+        return self._map(X, lambda scores, t: pack_bits(scores >= t, xp=namespace(scores)))
+
+    def transform(self, X: Any) -> Array:
+        """Encode rows as signs, the paper's B.
+
+        Parameters
+        ----------
+        X : array (n, n_features)
+
+        Returns
+        -------
+        array (n, n_bits) of int8
+            -1 and +1.
+        """
+        return self._map(X, lambda scores, t: _int8_signs(scores >= t))
+
+    def project(self, X: Any) -> Array:
+        """Project rows: ``X @ W - t``, whose signs are the bits.
+
+        Parameters
+        ----------
+        X : array (n, n_features)
+
+        Returns
+        -------
+        array (n, n_bits) of float
+        """
+        return self._map(X, lambda scores, t: scores - t)
+
+    def to(self, device: str) -> Self:
+        """Move the fitted arrays, and all work from now on, to a device.
+
+        Parameters
+        ----------
+        device : {"cpu", "cuda", "cuda:1", ...}
+
+        Returns
+        -------
+        self
+        """
+        usable_device(device)
+        for name in self._fitted_arrays:
+            if hasattr(self, name):
+                setattr(self, name, to_device(getattr(self, name), device))
+        self.device = device
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted encoder to a model file (safetensors), the same for every device.
+
+        The callback, the device and a random generator object are not part of the model.
+
+        Parameters
+        ----------
+        path : str or path-like
+            An existing file is replaced only once the new one is complete.
+        """
+        check_is_fitted(self)
+        params = self.get_params(deep=False)
+        tensors = {name: to_host(getattr(self, name)) for name in self._fitted_arrays}
+        for name, value in list(params.items()):
+            if not (value is None or isinstance(value, bool | int | float | str | np.integer | np.floating)):
+                del params[name]
+                if hasattr(value, "shape"):
+                    tensors[f"param.{name}"] = to_host(value)
+        params = {name: getattr(value, "item", lambda value=value: value)() for name, value in params.items()}
+        params.pop("device", None)
+        facts = {name: getattr(self, name) for name in self._fitted_facts}
+        if hasattr(self, "feature_names_in_"):
+            facts["feature_names_in_"] = list(self.feature_names_in_)
+        write_model(path, tensors, {"encoder": type(self).__name__, "params": params, "fitted": facts})
+
+    def _map(self, X: Any, function: Callable[[Array, Array], Array]) -> Array:
+        """``function(X @ W, t)`` over blocks of rows, back in X's namespace and on X's device."""
+        check_is_fitted(self)
+        validated = check_rows(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        rows = Rows(validated, device=self.device)
+        W, t = (_like(getattr(self, name), rows) for name in ("components_", "threshold_"))
+        result = rows.map_scores(W.T, t, function)
+        if self.device is None:
+            return result
+        return from_host(to_host(result), xp=namespace(validated), device=device_of(validated))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.components_.shape[0]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "components_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # signs are int8 whatever comes in
+        tags.array_api_support = True
+        return tags
+
+
+def load(path: str | os.PathLike[str], *, device: str | None = None) -> Any:
+    """Load an encoder from a model file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that ``encoder.save`` wrote, on whatever device.
+    device : {None, "cpu", "cuda", "cuda:1", ...}
+        Where the encoder is to work; None loads NumPy arrays and follows each X.
+
+    Returns
+    -------
+    encoder
+        Of the class that was saved, fitted.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, scq_gpu as scq
+    >>> X = np.random.default_rng(0).normal(size=(200, 16))
+    >>> encoder = scq.OgE(n_bits=8, random_state=0).fit(X)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     encoder.save(f"{folder}/model.safetensors")
+    ...     same = scq.load(f"{folder}/model.safetensors")
+    >>> bool((same.encode(X) == encoder.encode(X)).all())
+    True
+    """
+    if device is not None:
+        usable_device(device)
+    tensors, facts = read_model(path)
+    if facts["encoder"] not in _ENCODERS:
+        raise ModelFileError(f"{path} holds an encoder {facts['encoder']!r}; this scq_gpu knows {', '.join(_ENCODERS)}")
+    encoder = _ENCODERS[facts["encoder"]](**facts["params"])
+    for name, value in tensors.items():
+        setattr(encoder, name.removeprefix("param."), value)
+    for name, value in facts["fitted"].items():
+        setattr(encoder, name, np.asarray(value, dtype=object) if name == "feature_names_in_" else value)
+    return encoder if device is None else encoder.to(device)
+
+
+def snapshot(encoder: LinearEncoder) -> Any:
+    """A copy that can be fitted, or shown to a callback, while the original stays as it is."""
+    return copy.copy(encoder)
+
+
+def _like(x: Array, rows: Rows) -> Array:
+    """x in the namespace and on the device of the rows."""
+    if namespace(x) is rows.xp and device_of(x) == rows.device:
+        return x
+    return from_host(to_host(x), xp=rows.xp, device=rows.device)
+
+
+def _int8_signs(bits: Array) -> Array:
+    xp = namespace(bits)
+    return signs(bits, dtype=xp.int8, xp=xp)

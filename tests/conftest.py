@@ -1,0 +1,115 @@
+"""One test body over all backends: the ``backend`` fixture makes arrays, and says which library and device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from scq_gpu._xp import namespace, to_host
+
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # lets scikit-learn's array-API checks run
+
+DATA = Path(__file__).parent / "data"
+
+settings.register_profile("scq", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("scq")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An array library on one of its devices."""
+
+    name: str
+    device: object
+    has_float64: bool = True
+
+    def array(self, x):
+        """A NumPy array in this library, in float32 where it has no float64."""
+        x = np.asarray(x)
+        if x.dtype == np.float64 and not self.has_float64:
+            x = x.astype(np.float32)
+        return self.namespace.asarray(x.copy(), device=self.device)
+
+    @property
+    def namespace(self):
+        if self.name == "numpy":
+            return namespace(np.empty(0))
+        if self.name == "array_api_strict":
+            import array_api_strict
+
+            return array_api_strict
+        if self.name == "torch":
+            import torch
+
+            return namespace(torch.empty(0))
+        import cupy
+
+        return namespace(cupy.empty(0))
+
+    def owns(self, x) -> bool:
+        """Whether x is an array of this library on this device."""
+        from array_api_compat import device
+
+        return namespace(x) is self.namespace and (self.device is None or device(x) == self.device)
+
+    @staticmethod
+    def host(x) -> np.ndarray:
+        return to_host(x)
+
+
+def _strict(device: str) -> Backend:
+    import array_api_strict
+
+    return Backend("array_api_strict", array_api_strict.Device(device), has_float64=device != "no_float64")
+
+
+def _missing(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+
+
+def _no_gpu() -> bool:
+    if importlib.util.find_spec("cupy") is None:
+        return True
+    import cupy
+
+    return not cupy.is_available()
+
+
+@pytest.fixture(
+    params=[
+        "numpy",
+        "strict-CPU_DEVICE",
+        "strict-device1",
+        "strict-no_float64",
+        pytest.param("torch", marks=_missing("torch")),
+        pytest.param(
+            "cupy", marks=[pytest.mark.gpu, pytest.mark.skipif(_no_gpu(), reason="CuPy finds no CUDA device here")]
+        ),
+    ]
+)
+def backend(request) -> Backend:
+    name = request.param
+    if name.startswith("strict-"):
+        return _strict(name.removeprefix("strict-"))
+    return Backend(name, None)
+
+
+@pytest.fixture(params=["case_a", "case_b", "case_c"])
+def case(request):
+    """What the paper authors' own code returned: see tests/data/README.md."""
+    with np.load(DATA / f"{request.param}.npz") as file:
+        return {name: file[name] for name in file.files} | {"name": request.param}
+
+
+@pytest.fixture(scope="session")
+def digits():
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    return X.astype(np.float32), y
