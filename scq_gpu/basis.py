@@ -93,7 +93,7 @@ def compute_basis(
     D = min(wanted, rank)
     if D < min(wanted, varying):
         warnings.warn(
-            f"X ({n} rows, {d} features) has rank {rank}: keeping {D} components of the {min(wanted, varying)} asked for",
+            f"X ({n} rows, {d} features) has rank {rank}: keeping {D} components of {min(wanted, varying)}",
             stacklevel=5,
         )
     if n_bits > D:

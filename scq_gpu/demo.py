@@ -62,7 +62,9 @@ def _figures(mean_ap: float, precision: float) -> str:
     return f"{100 * mean_ap:>8.1f}{100 * precision:>10.1f}"
 
 
-def _float_ranking(X_query: np.ndarray, X_base: np.ndarray, y_query: np.ndarray, y_base: np.ndarray) -> tuple[float, float]:
+def _float_ranking(
+    X_query: np.ndarray, X_base: np.ndarray, y_query: np.ndarray, y_base: np.ndarray
+) -> tuple[float, float]:
     """MAP and precision at 100 of the ranking by Euclidean distance, which codes are to come close to."""
     order = np.argsort(((X_query[:, None] - X_base) ** 2).sum(-1), axis=1, kind="stable")
     relevant = y_base[order] == y_query[:, None]

@@ -4,43 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from types import ModuleType
+from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
 from scq_gpu._validate import check_choice, check_init, check_integer, check_real, check_rows
-from scq_gpu._xp import Array, from_host, to_host, usable_device
+from scq_gpu._xp import Array, linalg_errors, to_host, usable_device
 from scq_gpu.basis import Basis, compute_basis
 from scq_gpu.linear import LinearEncoder, snapshot
 from scq_gpu.rows import ProjectedRows, Rows
-from scq_gpu.solvers import loss
+from scq_gpu.solvers.joint import fit_joint_orthogonal, fit_joint_orthonormal
 from scq_gpu.solvers.orthogonal import fit_orthogonal
 from scq_gpu.solvers.orthonormal import fit_orthonormal, fit_orthonormal_patiently
 from scq_gpu.starts import STARTS, draw_starts
+from scq_gpu.training import Run, VStep, train
 
-SOLVERS = ("columnwise",)
-
-
-class VStep(NamedTuple):
-    """A V step, in two gears: new V's from M's, and what to remember for the next step (arrays or None).
-
-    ``run`` never looks at the data and says which problems it solved; ``retry`` solves any.
-    """
-
-    run: Callable[[Array, Array, Array | None], tuple[Array, Array | None, Array]]
-    retry: Callable[[Array, Array, Array | None], tuple[Array, Array | None]]
-
-
-@dataclass
-class _Run:
-    """One start of a fit: its V and how the loss went."""
-
-    V: Array
-    losses: list[float]
-    converged: bool = False
+SOLVERS = ("joint", "columnwise")
+_COMPONENTS = 512  # the paper's n_components,
+_COMPONENTS_PER_BIT = 16  # and how many of them each bit of a long code wants
+_RIDGE = 0.02  # the paper's mu,
+_RIDGE_BITS = 32  # at its best for about so many bits
 
 
 class _SCQ(LinearEncoder):
@@ -78,20 +64,32 @@ class _SCQ(LinearEncoder):
         d = rows.shape[1]
         start = self.init if isinstance(self.init, str) else check_init(self.init, d=d, n_bits=self.n_bits)
 
-        basis = compute_basis(
-            rows.moments(),
-            n_bits=self.n_bits,
-            n_components=self.n_components,
-            scale=self.scale,
-            eps=float(xp.finfo(rows.dtype).eps),
-            xp=xp,
-        )
-        projected = rows.project(basis)
-        V = draw_starts(
-            start, basis, projected, n_bits=self.n_bits, n_init=self.n_init, random_state=self.random_state, xp=xp
-        )
-        run = self._train(projected, basis, V, rows)
-        self._keep(basis, run, rows, projected)
+        with linalg_errors(xp):
+            basis = compute_basis(
+                rows.moments(),
+                n_bits=self.n_bits,
+                n_components=_components(self.n_components, self.n_bits),
+                scale=self.scale,
+                eps=float(xp.finfo(rows.dtype).eps),
+                xp=xp,
+            )
+            projected = rows.project(basis)
+            V = draw_starts(
+                start, basis, projected, n_bits=self.n_bits, n_init=self.n_init, random_state=self.random_state, xp=xp
+            )
+            runs = train(
+                projected,
+                basis.lam,
+                V,
+                step=self._v_steps(xp)[self.solver],
+                ridge=self._ridge,
+                tol=self.tol,
+                iterations=self._progress(range(1, self.max_iter + 1)),
+                watch=None if self.callback is None else lambda i, run: self._show(i, run, basis, rows, projected),
+                xp=xp,
+            )
+            run = min(runs, key=lambda run: min(run.losses) if self.tol > 0 else run.losses[-1])
+            self._keep(run, basis, rows, projected)
         if self.tol > 0 and not run.converged:
             warnings.warn(
                 f"{type(self).__name__} stopped at max_iter={self.max_iter} before its loss settled within "
@@ -100,46 +98,13 @@ class _SCQ(LinearEncoder):
                 stacklevel=4,
             )
 
-    def _train(self, projected: ProjectedRows, basis: Basis, V: Array, rows: Rows) -> _Run:
-        """Alternate sign passes and V steps for all starts side by side; the run of least loss."""
-        xp, lam, ridge = rows.xp, basis.lam, self._ridge
-        step, memory = self._v_step(xp), None
-        runs = [_Run(V[r, ...], []) for r in range(V.shape[0])]
-        active = list(range(len(runs)))
-        for iteration in self._progress(range(1, self.max_iter + 1)):
-            M = projected.sign_pass(V)  # B = sign(XV); M = X'B / n
-            V, remembered, solved = step.run(lam, M, memory)
-            # the iteration's one look at the device
-            losses, done = to_host(xp.stack([loss(lam, M, V, ridge=ridge, xp=xp), xp.astype(solved, V.dtype)]))
-            if not done.all():
-                V, remembered = step.retry(lam, M, memory)
-                losses = to_host(loss(lam, M, V, ridge=ridge, xp=xp))
-            memory = remembered
-            for place, index in enumerate(active):
-                self._advance(runs[index], V[place, ...], float(losses[place]))
-            if self.callback is not None:
-                leader = min(runs, key=lambda run: run.losses[-1])
-                shown = snapshot(self)
-                shown._keep(basis, leader, rows, projected)
-                self.callback(iteration, leader.losses[-1], shown)
-            going = [place for place, index in enumerate(active) if not runs[index].converged]
-            if not going:
-                break
-            if len(going) < len(active):
-                active = [active[place] for place in going]
-                V, memory = (x if x is None else xp.stack([x[place, ...] for place in going]) for x in (V, memory))
-        return min(runs, key=lambda run: min(run.losses) if self.tol > 0 else run.losses[-1])
+    def _show(self, iteration: int, run: Run, basis: Basis, rows: Rows, projected: ProjectedRows) -> None:
+        """Call the callback with a fitted copy."""
+        shown = snapshot(self)
+        shown._keep(run, basis, rows, projected)
+        self.callback(iteration, run.losses[-1], shown)
 
-    def _advance(self, run: _Run, V: Array, value: float) -> None:
-        """Take the step unless it ends the run by raising the loss: the paper's rule, ``(Q_old - Q) / Q < tol``."""
-        previous = run.losses[-1] if run.losses else np.inf
-        run.losses.append(value)
-        floor = np.finfo(np.float32).eps * self.n_bits  # a loss of 0 is as good as it gets
-        run.converged = self.tol > 0 and previous - value < self.tol * max(value, floor)
-        if not run.converged or value <= previous:
-            run.V = V
-
-    def _keep(self, basis: Basis, run: _Run, rows: Rows, projected: ProjectedRows) -> None:
+    def _keep(self, run: Run, basis: Basis, rows: Rows, projected: ProjectedRows) -> None:
         """Fold the map and set the fitted attributes."""
         xp = rows.xp
         W, t = basis.fold(run.V)
@@ -166,7 +131,7 @@ class _SCQ(LinearEncoder):
 
     def _check_parameters(self) -> None:
         check_integer(self.n_bits, name="n_bits", minimum=1)
-        if self.n_components is not None:
+        if self.n_components is not None and self.n_components != "auto":
             check_integer(self.n_components, name="n_components", minimum=1)
         if self.scale != "auto":
             check_real(self.scale, name="scale", minimum=0, strict=True)
@@ -176,7 +141,8 @@ class _SCQ(LinearEncoder):
         check_integer(self.max_iter, name="max_iter", minimum=1)
         check_real(self.tol, name="tol", minimum=0)
         check_integer(self.n_init, name="n_init", minimum=1)
-        check_real(self._ridge, name="ridge", minimum=0)
+        if getattr(self, "ridge", "auto") != "auto":
+            check_real(self.ridge, name="ridge", minimum=0)
         if self.device is not None:
             usable_device(self.device)
         if self.callback is not None and not callable(self.callback):
@@ -192,9 +158,11 @@ class _SCQ(LinearEncoder):
 
     @property
     def _ridge(self) -> float:
+        """The mu in force."""
         return 0.0
 
-    def _v_step(self, xp: Any) -> VStep:
+    def _v_steps(self, xp: ModuleType) -> dict[str, VStep]:
+        """The V step of each solver."""
         raise NotImplementedError
 
 
@@ -209,22 +177,25 @@ class OgE(_SCQ):
     ----------
     n_bits : int, default=32
         Length of the codes: any number of bits from 1 up to the dimensions that PCA leaves.
-    n_components : int or None, default=512
-        Principal components to keep, at most; None keeps all that carry variance.
-    ridge : float, default=0.02
-        The paper's mu: how much long columns cost.
+    n_components : int, "auto" or None, default="auto"
+        Principal components to keep, at most: "auto" is the paper's 512, or 16 a bit if that is more; None keeps all
+        that carry variance.
+    ridge : float or "auto", default="auto"
+        The paper's mu: how much long columns cost. "auto" is the paper's 0.02 for 32 bits; it grows as ``32 / n_bits``
+        for shorter codes and falls as ``(32 / n_bits)**2`` for longer ones.
     scale : float or "auto", default="auto"
         Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
-    solver : {"columnwise"}, default="columnwise"
-        "columnwise" is the paper's: each column in turn, given those before it.
+    solver : {"joint", "columnwise"}, default="joint"
+        "joint" solves for all columns at once; "columnwise" is the paper's, each column in turn given those before it.
     init : {"random", "pca", "itq"} or array (n_features, n_bits), default="random"
         The first V: random orthonormal, the leading principal axes, those axes rotated by ITQ, or yours, in the
         coordinates of the centred rows.
     max_iter : int, default=100
         Most iterations (a pass over the rows and a V step each).
     tol : float, default=1e-4
-        The fit ends when the loss falls by less than this, relatively. The columnwise loss may also rise; that ends
-        the fit too, and the V before the rise is kept. 0 runs exactly ``max_iter`` iterations and keeps the last V.
+        The fit ends when the loss falls by less than this, relatively. The joint loss never rises; the columnwise one
+        may, which ends the fit too, and the V before the rise is kept. 0 runs exactly ``max_iter`` iterations and
+        keeps the last V.
     n_init : int, default=1
         Starts to run side by side; the one of least loss is kept.
     device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
@@ -273,10 +244,10 @@ class OgE(_SCQ):
         self,
         n_bits: int = 32,
         *,
-        n_components: int | None = 512,
-        ridge: float = 0.02,
+        n_components: int | str | None = "auto",
+        ridge: float | str = "auto",
         scale: float | str = "auto",
-        solver: str = "columnwise",
+        solver: str = "joint",
         init: Any = "random",
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -302,14 +273,19 @@ class OgE(_SCQ):
 
     @property
     def _ridge(self) -> float:
-        return self.ridge
+        if self.ridge != "auto":
+            return float(self.ridge)
+        share = _RIDGE_BITS / self.n_bits
+        return _RIDGE * min(share, share**2)
 
-    def _v_step(self, xp: Any) -> VStep:
-        def run(lam: Array, M: Array, memory: None) -> tuple[Array, None, Array]:
-            V = fit_orthogonal(lam, M, ridge=self.ridge, xp=xp)
-            return V, None, xp.ones(M.shape[:-2], dtype=xp.bool, device=M.device)
+    def _v_steps(self, xp: ModuleType) -> dict[str, VStep]:
+        def joint(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
+            return fit_joint_orthogonal(lam, M, V, ridge=self._ridge, xp=xp), None, _all_solved(M, xp)
 
-        return VStep(run, lambda lam, M, memory: run(lam, M, memory)[:2])
+        def columnwise(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
+            return fit_orthogonal(lam, M, ridge=self._ridge, xp=xp), None, _all_solved(M, xp)
+
+        return {"joint": VStep(joint, descends=True), "columnwise": VStep(columnwise)}
 
 
 class OnE(_SCQ):
@@ -322,18 +298,19 @@ class OnE(_SCQ):
     ----------
     n_bits : int, default=32
         Length of the codes: any number of bits from 1 up to the dimensions that PCA leaves.
-    n_components : int or None, default=512
-        Principal components to keep, at most; None keeps all that carry variance.
+    n_components : int, "auto" or None, default="auto"
+        Principal components to keep, at most: "auto" is the paper's 512, or 16 a bit if that is more; None keeps all
+        that carry variance.
     scale : float or "auto", default="auto"
         Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
-    solver : {"columnwise"}, default="columnwise"
-        "columnwise" is the paper's: each column in turn, given those before it.
+    solver : {"joint", "columnwise"}, default="joint"
+        "joint" solves for all columns at once; "columnwise" is the paper's, each column in turn given those before it.
     init : {"random", "pca", "itq"} or array (n_features, n_bits), default="random"
         The first V; see `OgE`.
     max_iter : int, default=100
         Most iterations (a pass over the rows and a V step each).
     tol : float, default=1e-4
-        The fit ends when the loss falls by less than this, relatively, or rises; see `OgE`.
+        The fit ends when the loss falls by less than this, relatively; see `OgE`.
     n_init : int, default=1
         Starts to run side by side; the one of least loss is kept.
     device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
@@ -368,9 +345,9 @@ class OnE(_SCQ):
         self,
         n_bits: int = 32,
         *,
-        n_components: int | None = 512,
+        n_components: int | str | None = "auto",
         scale: float | str = "auto",
-        solver: str = "columnwise",
+        solver: str = "joint",
         init: Any = "random",
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -393,11 +370,27 @@ class OnE(_SCQ):
         self.callback = callback
         self.verbose = verbose
 
-    def _v_step(self, xp: Any) -> VStep:
-        return VStep(
-            run=lambda lam, M, tau: fit_orthonormal(lam, M, start=tau, xp=xp),
-            retry=lambda lam, M, tau: fit_orthonormal_patiently(lam, M, start=tau, xp=xp),
-        )
+    def _v_steps(self, xp: ModuleType) -> dict[str, VStep]:
+        def joint(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
+            return fit_joint_orthonormal(lam, M, V, xp=xp), None, _all_solved(M, xp)
+
+        def columnwise(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, Array]:
+            return fit_orthonormal(lam, M, start=tau, xp=xp)
+
+        def patiently(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, Array]:
+            return *fit_orthonormal_patiently(lam, M, start=tau, xp=xp), _all_solved(M, xp)
+
+        return {"joint": VStep(joint, descends=True), "columnwise": VStep(columnwise, retry=patiently)}
+
+
+def _components(n_components: int | str | None, n_bits: int) -> int | None:
+    if n_components == "auto":
+        return max(_COMPONENTS, _COMPONENTS_PER_BIT * n_bits)
+    return None if n_components is None else int(n_components)
+
+
+def _all_solved(M: Array, xp: ModuleType) -> Array:
+    return xp.ones(M.shape[:-2], dtype=xp.bool, device=M.device)
 
 
 def _last_fall(losses: list[float]) -> float:

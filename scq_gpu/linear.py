@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from scq_gpu._validate import check_rows
 from scq_gpu._xp import Array, device_of, from_host, namespace, to_device, to_host, usable_device
-from scq_gpu.codes import pack_bits, signs
+from scq_gpu.codes import signs
 from scq_gpu.io import ModelFileError, read_model, write_model
 from scq_gpu.rows import Rows
 
@@ -24,9 +24,12 @@ class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     """Base of encoders of the form ``bit_k(x) = [x . w_k >= t_k]``.
 
     A subclass learns ``components_`` (n_bits, d), which is W', and ``threshold_`` (n_bits,) in ``fit``, and lists its
-    other fitted arrays in ``_fitted_arrays`` and its fitted plain values in ``_fitted_facts``; both go into model files.
+    other fitted arrays in ``_fitted_arrays`` and its plain values in ``_fitted_facts``; both go into model files.
     """
 
+    device: str | None
+    components_: Array
+    threshold_: Array
     _fitted_arrays: tuple[str, ...] = ("components_", "threshold_")
     _fitted_facts: tuple[str, ...] = ("n_features_in_",)
 
@@ -35,19 +38,22 @@ class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if not cls.__name__.startswith("_"):
             _ENCODERS[cls.__name__] = cls
 
-    def encode(self, X: Any) -> Array:
+    def encode(self, X: Any, *, precision: str = "exact") -> Array:
         """Encode rows as packed binary codes.
 
         Parameters
         ----------
         X : array (n, n_features)
+        precision : {"exact", "accurate", "fast"}
+            On a GPU, "fast" multiplies once on tensor cores, in TF32 or in the type of X, and "accurate" three times,
+            with an error of the size of float32's. "exact" multiplies in X's float type (float32 at least), everywhere.
 
         Returns
         -------
         array (n, ceil(n_bits / 8)) of uint8
             Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device.
         """
-        return self._map(X, lambda scores, t: pack_bits(scores >= t, xp=namespace(scores)))
+        return self._run(X, lambda rows, W, t: rows.encode(W, t, precision=precision))
 
     def transform(self, X: Any) -> Array:
         """Encode rows as signs, the paper's B.
@@ -120,13 +126,17 @@ class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         write_model(path, tensors, {"encoder": type(self).__name__, "params": params, "fitted": facts})
 
     def _map(self, X: Any, function: Callable[[Array, Array], Array]) -> Array:
-        """``function(X @ W, t)`` over blocks of rows, back in X's namespace and on X's device."""
+        """``function(X @ W, t)`` over blocks of rows."""
+        return self._run(X, lambda rows, W, t: rows.map_scores(W, t, function))
+
+    def _run(self, X: Any, run: Callable[[Rows, Array, Array], Array]) -> Array:
+        """``run(rows, W, t)`` where the work is to be done, back in X's namespace and on X's device."""
         check_is_fitted(self)
         validated = check_rows(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         rows = Rows(validated, device=self.device)
         W, t = (_like(getattr(self, name), rows) for name in ("components_", "threshold_"))
-        result = rows.map_scores(W.T, t, function)
+        result = run(rows, W.T, t)
         if self.device is None:
             return result
         return from_host(to_host(result), xp=namespace(validated), device=device_of(validated))

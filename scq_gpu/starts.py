@@ -10,6 +10,7 @@ import numpy as np
 from scq_gpu._xp import Array, device_of, from_host
 from scq_gpu.basis import Basis
 from scq_gpu.rows import ProjectedRows
+from scq_gpu.solvers.joint import orthonormalise, polar
 
 STARTS = ("random", "pca", "itq")
 _ITQ_ITERATIONS = 50
@@ -27,8 +28,10 @@ def draw_starts(
 ) -> Array:
     """Starts ``V`` (n_init, D, n_bits) in the coordinates of the basis.
 
-    An array, and "pca", give the first start; further ones are drawn at random. "itq" rotates a random start of its
-    own for each.
+    "random" draws normals on the host, weights axis i by ``lam_i ** (-1/4)`` and takes the nearest orthonormal matrix:
+    without the weights the few axes of largest variance would decide the signs of all bits alike, and the bits would
+    begin as copies of each other. An array, and "pca", give the first start; further ones are drawn at random. "itq"
+    rotates a random start of its own for each.
     """
     D = basis.lam.shape[0]
     rng = generator(random_state)
@@ -38,9 +41,10 @@ def draw_starts(
         return xp.astype(from_host(V, **like), basis.lam.dtype)
 
     if isinstance(init, str) and init == "itq":
-        rotations = np.stack([random_orthonormal(rng, n_bits, n_bits) for _ in range(n_init)])
-        return _rotate_principal_axes(on_device(rotations), rows, D=D, xp=xp)
-    V = on_device(np.stack([random_orthonormal(rng, D, n_bits) for _ in range(n_init)]))
+        rotations = on_device(np.stack([rng.standard_normal((n_bits, n_bits)) for _ in range(n_init)]))
+        return _rotate_principal_axes(polar(rotations, xp=xp), rows, D=D, xp=xp)
+    V = on_device(np.stack([rng.standard_normal((D, n_bits)) for _ in range(n_init)]))
+    V = orthonormalise(polar(V * (basis.lam**-0.25)[:, None], xp=xp), xp=xp)
     if isinstance(init, str) and init == "random":
         return V
     first = on_device(np.eye(D, n_bits)) if isinstance(init, str) else basis.P.T @ on_device(init)
@@ -54,17 +58,11 @@ def generator(random_state: Any) -> np.random.Generator:
     return np.random.default_rng(random_state)
 
 
-def random_orthonormal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
-    """A matrix with orthonormal columns, uniformly distributed."""
-    Q, R = np.linalg.qr(rng.standard_normal((rows, columns)))
-    return Q * np.where(np.diag(R) >= 0, 1.0, -1.0)
-
-
 def _rotate_principal_axes(rotation: Array, rows: ProjectedRows, *, D: int, xp: ModuleType) -> Array:
     """ITQ (Gong and Lazebnik, 2011): the leading n_bits axes, rotated so that their signs lose least."""
-    below = xp.zeros((*rotation.shape[:-2], D - rotation.shape[-2], rotation.shape[-1]), dtype=rotation.dtype, device=device_of(rotation))
+    L = rotation.shape[-1]
+    below = xp.zeros((*rotation.shape[:-2], D - L, L), dtype=rotation.dtype, device=device_of(rotation))
     for _ in range(_ITQ_ITERATIONS):
         M = rows.sign_pass(xp.concat([rotation, below], axis=-2))
-        U, _, Vh = xp.linalg.svd(M[..., : rotation.shape[-2], :], full_matrices=False)
-        rotation = U @ Vh
-    return xp.concat([rotation, below], axis=-2)
+        rotation = polar(M[..., :L, :], xp=xp)
+    return orthonormalise(xp.concat([rotation, below], axis=-2), xp=xp)

@@ -4,8 +4,8 @@ import importlib.util
 
 import numpy as np
 import pytest
-
 import reference
+
 import scq_gpu as scq
 from scq_gpu._xp import namespace
 from scq_gpu.rows import Rows
@@ -92,7 +92,9 @@ def test_secular_on_every_backend(backend):
     m[4] = [0.1] * 8 + [0]
     tau = backend.host(solve_secular(backend.array(gap), backend.array(m), xp=backend.namespace))
     assert tau[4] == 0
-    np.testing.assert_allclose([np.sum((r / (gap + t)) ** 2) for r, t in zip(m[:4], tau[:4], strict=True)], 1, rtol=1e-4)
+    np.testing.assert_allclose(
+        [np.sum((r / (gap + t)) ** 2) for r, t in zip(m[:4], tau[:4], strict=True)], 1, rtol=1e-4
+    )
 
 
 def test_moments_pass(backend, features):

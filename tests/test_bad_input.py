@@ -109,7 +109,7 @@ def test_constant_columns_and_duplicate_rows_are_fine():
 
 @pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
 def test_fewer_rows_than_components_warns_and_works(Encoder):
-    with pytest.warns(UserWarning, match=r"\(5 rows, 8 features\) has rank 4: keeping 4 components of the 8"):
+    with pytest.warns(UserWarning, match=r"\(5 rows, 8 features\) has rank 4: keeping 4 components of 8"):
         encoder = fit(GOOD[:5], Encoder, n_bits=3)
     assert len(encoder.eigenvalues_) == 4
 
@@ -143,7 +143,7 @@ def test_float16_sums_do_not_overflow():
 
 def test_float32_overflow_is_said_not_hidden():
     X = (GOOD * 1e25).astype(np.float32)
-    with np.errstate(over="ignore", invalid="ignore"), pytest.raises(ValueError, match="overflows.*Scale X down"):
+    with np.errstate(over="ignore", invalid="ignore"), pytest.raises(ValueError, match=r"overflows.*Scale X down"):
         fit(X)
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reference
 import scq_gpu as scq
 from scq_gpu.codes import encode_linear
 

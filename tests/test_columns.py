@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reference
 from scq_gpu._xp import namespace
 from scq_gpu.solvers import loss
 from scq_gpu.solvers.orthogonal import fit_orthogonal
@@ -132,9 +132,7 @@ def test_batch_is_the_problems_one_by_one():
         if found[r]:
             np.testing.assert_allclose(together[r], alone[0], atol=1e-10)
         np.testing.assert_allclose(patiently[r], one(lam[r], M[r]), atol=1e-7)
-        np.testing.assert_allclose(
-            orthogonal[r], fit_orthogonal(lam[r], M[r : r + 1], ridge=0.1, xp=XP)[0], atol=1e-10
-        )
+        np.testing.assert_allclose(orthogonal[r], fit_orthogonal(lam[r], M[r : r + 1], ridge=0.1, xp=XP)[0], atol=1e-10)
 
 
 def test_loss_without_rows_is_the_loss_over_rows():

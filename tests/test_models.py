@@ -119,7 +119,7 @@ def _with_header(model, **changes):
 
 def test_newer_format_and_other_contract(model):
     _with_header(model, format_version="2")
-    with pytest.raises(scq.ModelFileError, match="format version 2.*Upgrade scq-gpu"):
+    with pytest.raises(scq.ModelFileError, match=r"format version 2.*Upgrade scq-gpu"):
         scq.load(model)
     _with_header(model, format_version="1", bit_contract="MSB first")
     with pytest.raises(scq.ModelFileError, match="another bit contract: 'MSB first'"):
@@ -131,12 +131,12 @@ def test_unknown_encoder_is_named(model):
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
     facts = json.loads(header["facts"]) | {"encoder": "Tomorrow"}
     _with_header(model, facts=json.dumps(facts))
-    with pytest.raises(scq.ModelFileError, match="encoder 'Tomorrow'.*knows"):
+    with pytest.raises(scq.ModelFileError, match=r"encoder 'Tomorrow'.*knows"):
         scq.load(model)
 
 
 def test_missing_folder(X, tmp_path):
-    with pytest.raises(FileNotFoundError, match="folder .*nowhere does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"folder .*nowhere does not exist"):
         scq.OgE(n_bits=3, max_iter=1, tol=0, random_state=0).fit(X).save(tmp_path / "nowhere" / "m.safetensors")
 
 

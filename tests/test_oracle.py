@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 import reference
+
 import scq_gpu as scq
 
 

@@ -7,9 +7,23 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from scq_gpu._xp import namespace
-from scq_gpu.solvers.secular import solve_secular
+from scq_gpu.solvers.secular import solve_arrays, solve_secular
 
 XP = namespace(np.empty(0))
+
+
+def by_arrays(gap, m):
+    return solve_arrays(gap, m, xp=XP)
+
+
+def by_loops(gap, m):
+    pytest.importorskip("numba", reason="numba is not installed")
+    from scq_gpu._secular_numba import solve_rows
+
+    return solve_rows(gap, m)
+
+
+SOLVERS = pytest.mark.parametrize("solve", [by_arrays, by_loops])
 
 
 def equations(R=10_000, D=512, seed=0):
@@ -40,9 +54,10 @@ def by_brentq(gap, m):
     return brentq(excess, 1e-18 * size, size * (1 + 1e-15), xtol=1e-300, rtol=1e-13, maxiter=1000)
 
 
-def test_ten_thousand_equations_agree_with_brentq():
+@SOLVERS
+def test_ten_thousand_equations_agree_with_brentq(solve):
     gap, m = equations()
-    tau = solve_secular(gap, m, xp=XP)
+    tau = solve(gap, m)
     expected = np.array([by_brentq(gap, row) for row in m])
     kinds = np.split(expected, 4)
     assert kinds[1].max() < 1e-7
@@ -68,10 +83,11 @@ def wild_equations(draw):
     return gap, m * 10.0 ** rng.uniform(-6, 6, (R, 1))
 
 
-@given(wild_equations())
-def test_roots_of_wild_equations(problem):
+@SOLVERS
+@given(problem=wild_equations())
+def test_roots_of_wild_equations(solve, problem):
     gap, m = problem
-    tau = solve_secular(gap, m, xp=XP)
+    tau = solve(gap, m)
     for root, row in zip(tau, m, strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.nansum((row / (gap + root)) ** 2)
@@ -81,14 +97,21 @@ def test_roots_of_wild_equations(problem):
             assert np.sum((row[gap > 0] / gap[gap > 0]) ** 2) <= 1 + 1e-9
 
 
-def test_zero_target_is_the_hard_case():
-    assert solve_secular(np.array([1.0, 0.0]), np.zeros((2, 2)), xp=XP).tolist() == [0.0, 0.0]
+@SOLVERS
+def test_zero_target_is_the_hard_case(solve):
+    assert solve(np.array([1.0, 0.0]), np.zeros((2, 2))).tolist() == [0.0, 0.0]
 
 
-def test_float32_roots():
+def test_one_call_chooses_between_them():
+    gap, m = equations(R=4 * 600)
+    np.testing.assert_allclose(solve_secular(gap, m, xp=XP), by_arrays(gap, m), rtol=1e-9)
+
+
+@SOLVERS
+def test_float32_roots(solve):
     gap, m = equations(R=40, D=64)
     gap, m = gap.astype(np.float32), np.concatenate([m[:10], m[20:30]]).astype(np.float32)
-    tau = solve_secular(gap, m, xp=XP)
+    tau = solve(gap, m)
     assert tau.dtype == np.float32
     expected = [by_brentq(gap.astype(float), row.astype(float)) for row in m]
     np.testing.assert_allclose(tau, expected, rtol=1e-4)

@@ -12,7 +12,7 @@ import scq_gpu as scq
 
 EXPECTED_FAILURES = {
     "check_array_api_same_namespace": "an encoder follows X to any namespace; that is the contract, and tested",
-    "check_dtype_object": "object arrays are refused by name: numbers kept as Python objects are nearly always a mistake",
+    "check_dtype_object": "object arrays are refused by name: numbers kept as objects are nearly always a mistake",
 }
 
 

@@ -1,13 +1,13 @@
 r"""V step of OgE, column by column (Algorithm 2).
 
-With ``Z = diag(z)``, ``z = 1 / (lam + mu)``, column k minimises ``||b_k - X v||^2/n + mu ||v||^2`` over the complement of
-the earlier columns ``V_<k`` (Eq. vk1):
+With ``Z = diag(z)``, ``z = 1 / (lam + mu)``, column k minimises ``||b_k - X v||^2/n + mu ||v||^2`` over the complement
+of the earlier columns ``V_<k`` (Eq. vk1):
 
     v_k = Z (m_k - V_<k phi),    A phi = c,    A = V_<k' Z V_<k,    c = V_<k' Z m_k.
 
-A gains a row and a column a step, so its Cholesky factor ``A = C C'`` only grows. We keep it as ``Q = V_<k C^-T``, whose
-columns are orthonormal in the inner product of Z: then ``V_<k phi = Q Q' Z m_k``, and growing C by a row is one step of
-Gram-Schmidt on Q.
+A gains a row and a column a step, so its Cholesky factor ``A = C C'`` only grows. We keep it as ``Q = V_<k C^-T``,
+whose columns are orthonormal in the inner product of Z: then ``V_<k phi = Q Q' Z m_k``, and growing C by a row is one
+step of Gram-Schmidt on Q.
 """
 
 from __future__ import annotations

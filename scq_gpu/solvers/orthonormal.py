@@ -5,8 +5,8 @@ Column k minimises ``||b_k - X v||^2/n`` over unit vectors orthogonal to the ear
     v_k(nu) = Z (m_k - V_<k phi),    A phi = c,    Z = diag(1 / (lam + nu)),    A = V_<k' Z V_<k,    c = V_<k' Z m_k,
 
 with nu such that ``||v_k(nu)|| = 1``. The paper alternates between nu and phi, which converges linearly. Here phi is
-eliminated: ``||v_k(nu)||`` with phi solved at that nu is the norm of ``(H + nu)^-1 m`` in the complement of V_<k, H being
-diag(lam) seen from there, so it falls with nu like any secular function, and `refine` finds the root.
+eliminated: ``||v_k(nu)||`` with phi solved at that nu is the norm of ``(H + nu)^-1 m`` in the complement of V_<k, H
+being diag(lam) seen from there, so it falls with nu like any secular function, and `refine` finds the root.
 
 H's smallest eigenvalue is at least min(lam), so the root may lie a little below ``-min(lam)``, where Z has a pole
 although ``v_k`` has none. That needs the spectrum of H itself; `_column_by_spectrum` computes it, and the true hard
@@ -21,7 +21,7 @@ from types import ModuleType
 from scq_gpu._xp import Array
 from scq_gpu.solvers.secular import minimise_on_sphere, refine
 
-_STEPS = 6  # of `refine` from a neighbour's root, or from the same column's an iteration ago
+_STEPS = 4  # of `refine` from a neighbour's root, or from the same column's an iteration ago
 _PATIENT_STEPS = 16  # from the upper end of the bracket
 
 
@@ -43,7 +43,9 @@ def fit_orthonormal(lam: Array, M: Array, *, start: Array | None = None, xp: Mod
         `fit_orthonormal_patiently`.
     """
     targets = xp.matrix_transpose(M)
-    V, roots, found = xp.zeros_like(targets[..., :0, :]), [], []
+    V = xp.zeros_like(targets[..., :0, :])
+    roots: list[Array] = []
+    found: list[Array] = []
     for k in range(M.shape[-1]):
         first, steps = _where_to_look(start, roots, k)
         v, tau, good = _column(lam, targets[..., k : k + 1, :], V, start=first, steps=steps, xp=xp)
@@ -61,7 +63,8 @@ def fit_orthonormal_patiently(
     Each such column costs an eigendecomposition of order D. Asks the host once a column.
     """
     targets = xp.matrix_transpose(M)
-    V, roots = xp.zeros_like(targets[..., :0, :]), []
+    V = xp.zeros_like(targets[..., :0, :])
+    roots: list[Array] = []
     for k in range(M.shape[-1]):
         m = targets[..., k : k + 1, :]
         first, steps = _where_to_look(start, roots, k)

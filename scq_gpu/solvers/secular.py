@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from scq_gpu._xp import Array, cache_bytes, row_slices
+from scq_gpu._xp import Array, cache_bytes, row_slices, use_numba
 
 _NODES = 64  # of the logarithmic grid on which one matrix product evaluates every equation
-_STEPS = 4  # of `refine` inside one cell of that grid; two reach 1e-9, three reach rounding
+_STEPS = 3  # of `refine` inside one cell of that grid; two reach 1e-9, three reach rounding
 
 Moments = Callable[[Array], tuple[Array, Array, Array]]
 
@@ -81,9 +81,34 @@ def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
     >>> solve_secular(np.array([1.0, 0.0]), m, xp=namespace(m))
     array([3., 0.])
     """
-    rows = max(1, cache_bytes(m) // (2 * 8 * m.shape[-1]))
-    parts = [_solve_block(gap, m[part, :], xp=xp) for part in row_slices(m.shape[0], rows)]
-    return xp.concat(parts)
+    if use_numba(m, work=m.shape[0] * m.shape[1]):
+        from scq_gpu._secular_numba import solve_rows
+
+        return solve_rows(gap, m)
+    return solve_arrays(gap, m, xp=xp)
+
+
+def solve_arrays(gap: Array, m: Array, *, xp: ModuleType) -> Array:
+    """`solve_secular` with array operations alone."""
+    tall, short = (max(1, cache_bytes(m) // (share * 8 * m.shape[-1])) for share in (2, 16))
+    brackets = [_bracket(gap, m[part, :], xp=xp) for part in row_slices(m.shape[0], tall)]
+    lowest, lo, hi, start = (xp.concat(column) for column in zip(*brackets, strict=True))
+
+    def solve(part: slice) -> Array:
+        rows = m[part, :]
+
+        def moments(tau: Array) -> tuple[Array, Array, Array]:
+            z = 1 / (gap + tau[:, None])
+            v = rows * z
+            w = v * z
+            return xp.vecdot(v, v), xp.vecdot(v, w), xp.vecdot(w, w)
+
+        tau, p0 = refine(moments, lo[part], hi[part], start[part], steps=_STEPS, xp=xp)
+        hard = (p0 < 1 - 1e-4) & (tau <= 2 * lowest[part])
+        return xp.where(hard, 0.0, tau)
+
+    # short blocks: z, v and w side by side in a core's own cache
+    return xp.concat([solve(part) for part in row_slices(m.shape[0], short)])
 
 
 def minimise_on_sphere(lam: Array, m: Array, *, xp: ModuleType) -> Array:
@@ -100,26 +125,6 @@ def minimise_on_sphere(lam: Array, m: Array, *, xp: ModuleType) -> Array:
     fill = xp.where(m >= 0, missing, -missing)
     v = xp.where(bottom & (tau == 0), fill, v)
     return v / xp.linalg.vector_norm(v, axis=-1, keepdims=True)
-
-
-def _solve_block(gap: Array, m: Array, *, xp: ModuleType) -> Array:
-    lowest, lo, hi, start = _bracket(gap, m, xp=xp)
-
-    def solve(part: slice) -> Array:
-        rows = m[part, :]
-
-        def moments(tau: Array) -> tuple[Array, Array, Array]:
-            z = 1 / (gap + tau[:, None])
-            v = rows * z
-            w = v * z
-            return xp.vecdot(v, v), xp.vecdot(v, w), xp.vecdot(w, w)
-
-        tau, p0 = refine(moments, lo[part], hi[part], start[part], steps=_STEPS, xp=xp)
-        hard = (p0 < 1 - 1e-4) & (tau <= 2 * lowest[part])
-        return xp.where(hard, 0.0, tau)
-
-    rows = max(1, cache_bytes(m) // (16 * 8 * m.shape[-1]))  # z, v and w side by side in a core's own cache
-    return xp.concat([solve(part) for part in row_slices(m.shape[0], rows)])
 
 
 def _bracket(gap: Array, m: Array, *, xp: ModuleType) -> tuple[Array, Array, Array, Array]:
@@ -140,12 +145,15 @@ def _bracket(gap: Array, m: Array, *, xp: ModuleType) -> tuple[Array, Array, Arr
 
     first, last = xp.log(xp.min(lo)), xp.log(xp.max(hi))
     x = first + xp.linspace(0.0, 1.0, _NODES, dtype=m.dtype, device=m.device) * (last - first)
-    y = xp.exp(x) / (gap[:, None] + xp.exp(x))
-    log_norm = xp.log(xp.maximum(g @ (y * y), xp.full_like(g[:, :1], tiny**2))) - 2 * x
-    above = xp.sum(xp.astype(log_norm >= 0, xp.int64), axis=-1)
-    cell = xp.clip(above - 1, 0, _NODES - 2)[:, None]
-    left, right = (xp.take_along_axis(log_norm, cell + side, axis=-1)[:, 0] for side in (0, 1))
-    x_left, x_right = xp.take(x, cell[:, 0]), xp.take(x, cell[:, 0] + 1)
+    nodes = xp.exp(x)
+    y = nodes / (gap[:, None] + nodes)
+    scaled = g @ (y * y)  # nodes^2 ||v||^2
+    above = xp.count_nonzero(scaled >= nodes * nodes, axis=-1)
+    cell = xp.clip(above - 1, 0, _NODES - 2)
+    x_left, x_right = xp.take(x, cell), xp.take(x, cell + 1)
+    ends = xp.take_along_axis(scaled, xp.stack([cell, cell + 1], axis=-1), axis=-1)
+    ends = xp.log(xp.maximum(ends, xp.full_like(ends, tiny**2)))
+    left, right = ends[:, 0] - 2 * x_left, ends[:, 1] - 2 * x_right
     chord = x_left + (x_right - x_left) * left / _positive(left - right, xp)
     lo = xp.where(above > 0, xp.maximum(lo, xp.exp(x_left)), lo)
     hi = xp.maximum(xp.where(above < _NODES, xp.minimum(hi, xp.exp(x_right)), hi), lo)

@@ -1,0 +1,62 @@
+"""Fits against the matrix products they cannot avoid (columnwise solver, 60,000 x 512 float32, 32 bits, 50 iterations).
+
+python -m pytest benchmarks/bench_fit.py --benchmark-only -s
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import scq_gpu as scq
+from scq_gpu.basis import compute_basis
+from scq_gpu.rows import Rows
+from scq_gpu.starts import draw_starts
+from scq_gpu.training import train
+
+N, D, L, ITERATIONS = 60_000, 512, 32, 50
+LIMITS = {("OgE", "columnwise"): 1.3, ("OnE", "columnwise"): 2.0, ("OgE", "joint"): None, ("OnE", "joint"): None}
+
+
+@pytest.fixture(scope="module")
+def X():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((N, D), dtype=np.float32) * np.logspace(0, -1.5, D, dtype=np.float32)
+    return X @ np.linalg.qr(rng.standard_normal((D, D)))[0].astype(np.float32)
+
+
+@pytest.mark.parametrize(("name", "solver"), LIMITS)
+def test_fit_after_pca(benchmark, side_by_side, X, name, solver):
+    """Time of 50 iterations on projected rows, over that of X @ V and X.T @ B 50 times."""
+    rows = Rows(X)
+    xp = rows.xp
+    basis = compute_basis(rows.moments(), n_bits=L, n_components=D, scale="auto", eps=1.2e-7, xp=xp)
+    projected = rows.project(basis)
+    encoder = getattr(scq, name)(n_bits=L)
+    V = draw_starts("random", basis, projected, n_bits=L, n_init=1, random_state=0, xp=xp)
+    V_flat = V[0].astype(np.float32)
+    B = np.where(X @ V_flat >= 0, np.float32(1), np.float32(-1))
+
+    def products():
+        for _ in range(ITERATIONS):
+            X @ V_flat
+            X.T @ B
+
+    def fit():
+        train(
+            projected,
+            basis.lam,
+            V,
+            step=encoder._v_steps(xp)[solver],
+            ridge=encoder._ridge,
+            tol=0,
+            iterations=range(1, ITERATIONS + 1),
+            watch=None,
+            xp=xp,
+        )
+
+    ours, bare = side_by_side(fit, products, rounds=3)
+    benchmark.pedantic(fit, rounds=1)
+    limit = LIMITS[name, solver]
+    benchmark.extra_info |= {"ratio": ours / bare, "wanted": limit}
+    print(f"\n{name} {solver}: {ours:.2f} s, bare products {bare:.2f} s, ratio {ours / bare:.2f} (wanted: {limit})")

@@ -1,0 +1,108 @@
+"""The training loop: sign passes and V steps in turn, for all starts side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+from scq_gpu._xp import Array, device_of, from_host, to_host
+from scq_gpu.rows import ProjectedRows
+from scq_gpu.solvers import loss
+
+
+class VStep(NamedTuple):
+    """A V step: ``run(lam, M, V, memory)`` gives new V's, what to remember for the next step, and which are solved.
+
+    ``run`` never looks at the data. ``retry``, of the same form, is asked where it left a problem unsolved. A step that
+    ``descends`` never raises the loss for the signs it is given; the loop then takes its sign passes ahead of V.
+    """
+
+    run: Callable[[Array, Array, Array, Array | None], tuple[Array, Array | None, Array]]
+    retry: Callable[[Array, Array, Array, Array | None], tuple[Array, Array | None, Array]] | None = None
+    descends: bool = False
+
+
+@dataclass
+class Run:
+    """One start of a fit: its V, and how the loss went."""
+
+    V: Array
+    losses: list[float] = field(default_factory=list)
+    converged: bool = False
+    ahead: bool = False  # whether the last sign pass was taken ahead of V
+
+    def offer(self, V: Array, value: float, *, tol: float, floor: float, descends: bool) -> bool:
+        """Take or leave V with its loss, and decide whether to stop; True if it was taken.
+
+        The paper's rule: stop once ``(Q_old - Q) / Q < tol``. Columnwise steps may raise the loss; that stops the run
+        too, and V stays what it was. A rise of a step that descends is the fault of looking ahead: try again without.
+        """
+        previous = self.losses[-1] if self.losses else np.inf
+        rises = value > previous
+        taken = not rises or (tol == 0 and not descends)
+        self.losses.append(value if taken or not descends else previous)
+        if descends and rises:
+            self.converged = tol > 0 and not self.ahead
+        else:
+            self.converged = tol > 0 and previous - value < tol * max(value, floor)
+        self.ahead = taken
+        if taken:
+            self.V = V
+        return taken
+
+
+def train(
+    rows: ProjectedRows,
+    lam: Array,
+    V: Array,
+    *,
+    step: VStep,
+    ridge: float,
+    tol: float,
+    iterations: Iterable[int],
+    watch: Callable[[int, Run], object] | None,
+    xp: ModuleType,
+) -> list[Run]:
+    """Run every start V (R, D, L) to its end.
+
+    A step that descends gets its signs at ``V + (V - V_previous)``: the loss falls as far in half the passes. Where it
+    rises instead, V is kept and the next pass is taken at V itself, after which it cannot rise.
+    """
+    runs = [Run(V[r, ...]) for r in range(V.shape[0])]
+    floor = float(np.finfo(np.float32).eps) * V.shape[-1]  # a loss of 0 is as good as it gets
+    active, memory, V_previous = list(range(len(runs))), None, V
+    for iteration in iterations:
+        M = rows.sign_pass(2 * V - V_previous if step.descends else V)  # B = sign(XV); M = X'B / n
+        losses, V_new, memory = _solve(lam, M, V, memory, step=step, ridge=ridge, xp=xp)
+        taken = [
+            runs[index].offer(V_new[place, ...], losses[place], tol=tol, floor=floor, descends=step.descends)
+            for place, index in enumerate(active)
+        ]
+        take = from_host(np.asarray(taken)[:, None, None], xp=xp, device=device_of(V))
+        V_previous, V = V, xp.where(take, V_new, V)
+        if watch is not None:
+            watch(iteration, min(runs, key=lambda run: run.losses[-1]))
+        going = [place for place, index in enumerate(active) if not runs[index].converged]
+        if not going:
+            break
+        if len(going) < len(active):
+            active = [active[place] for place in going]
+            V, V_previous = (xp.stack([x[place, ...] for place in going]) for x in (V, V_previous))
+            memory = None if memory is None else xp.stack([memory[place, ...] for place in going])
+    return runs
+
+
+def _solve(
+    lam: Array, M: Array, V: Array, memory: Array | None, *, step: VStep, ridge: float, xp: ModuleType
+) -> tuple[list[float], Array, Array | None]:
+    """A V step and its losses on the host: the iteration's one look at the device, unless the step must be retried."""
+    V_new, remembered, solved = step.run(lam, M, V, memory)
+    losses, done = to_host(xp.stack([loss(lam, M, V_new, ridge=ridge, xp=xp), xp.astype(solved, V.dtype)]))
+    if step.retry is not None and not done.all():
+        V_new, remembered, _ = step.retry(lam, M, V, memory)
+        losses = to_host(loss(lam, M, V_new, ridge=ridge, xp=xp))
+    return [float(value) for value in losses], V_new, remembered
