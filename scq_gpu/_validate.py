@@ -13,15 +13,15 @@ import numpy as np
 from scq_gpu._xp import Array, detach, is_array, namespace, to_host
 
 
-def check_array(x: object, *, name: str, min_ndim: int) -> Array:
+def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
     """x as an array of numbers or booleans; lists and data frames become NumPy arrays."""
     if _is_sparse(x):
-        raise TypeError(f"{name} is a sparse matrix ({type(x).__name__}); pass a dense array, for example {name}.toarray()")
+        raise TypeError(f"{name} is a sparse matrix ({type(x).__name__}); pass a dense array, such as {name}.toarray()")
     if not is_array(x):
         x = np.asarray(x)
     if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
         raise TypeError(
-            f"{name} has dtype {x.dtype}, which is not numeric; convert it first, for example {name}.astype(numpy.float32)"
+            f"{name} has dtype {x.dtype}, which is not numeric; convert it first, such as {name}.astype(numpy.float32)"
         )
     xp = namespace(x)
     x = detach(x)
@@ -35,11 +35,13 @@ def check_array(x: object, *, name: str, min_ndim: int) -> Array:
     return x
 
 
-def check_rows(X: object, *, min_rows: int = 1) -> Array:
+def check_rows(X: Any, *, min_rows: int = 1) -> Array:
     """X as an array (n, d) of numbers with at least ``min_rows`` rows and one column."""
     X = check_array(X, name="X", min_ndim=2)
     if X.ndim != 2:
-        raise ValueError(f"X must have 2 dimensions (rows, features), got {X.ndim} (shape {tuple(X.shape)}); flatten each row first")
+        raise ValueError(
+            f"X must have 2 dimensions (rows, features), got {X.ndim} (shape {tuple(X.shape)}); flatten each row first"
+        )
     n, d = X.shape
     if d < 1:
         raise ValueError(f"0 feature(s) (shape={(n, d)}) while a minimum of 1 is required.")
@@ -73,7 +75,7 @@ def check_choice(value: object, *, name: str, choices: Collection[str]) -> str:
     return value
 
 
-def check_init(init: object, *, d: int, n_bits: int) -> np.ndarray:
+def check_init(init: Any, *, d: int, n_bits: int) -> np.ndarray:
     """A start given as an array: (d, n_bits), finite, of full column rank, as float64 on the host."""
     V0 = to_host(check_array(init, name="init", min_ndim=2)).astype(np.float64)
     if V0.shape != (d, n_bits):
@@ -87,7 +89,7 @@ def check_init(init: object, *, d: int, n_bits: int) -> np.ndarray:
     return V0
 
 
-def check_codes(codes: object, n_bits: int) -> Array:
+def check_codes(codes: Any, n_bits: int) -> Array:
     """codes as a uint8 array whose last axis is the number of bytes of ``n_bits`` bits."""
     codes = check_array(codes, name="codes", min_ndim=1)
     xp = namespace(codes)
@@ -192,3 +194,58 @@ def check_labels(query_labels: object, database_labels: object, *, n_queries: in
             "both must be 1-D, or 2-D with the same classes"
         )
     return queries, database
+
+
+def check_index_codes(codes: object, *, n_bits: int, name: str) -> Array:
+    """Codes (n, bytes) of ``n_bits`` bits, uint8, with zeros in the padding."""
+    checked = _check_packed(codes, name=name)
+    width = -(-n_bits // 8)
+    if checked.shape[1] != width:
+        raise ValueError(
+            f"{name} are {checked.shape[1]} bytes wide; n_bits={n_bits} takes {width}. "
+            "Encode with the encoder that the index was made for"
+        )
+    if n_bits % 8 and bool(namespace(checked).any(checked[:, -1] >= 1 << n_bits % 8)):
+        raise ValueError(
+            f"{name} have bits set beyond n_bits={n_bits}: padding bits must be 0. "
+            "Check n_bits, or pack again (see scq_gpu.pack)"
+        )
+    return checked
+
+
+def check_ids(ids: object, *, n: int) -> np.ndarray:
+    """Ids of n codes as int64 on the host: unique and not negative."""
+    checked = to_host(check_array(ids, name="ids", min_ndim=1))
+    if checked.shape != (n,) or checked.dtype.kind not in "iu":
+        raise ValueError(f"ids have shape {checked.shape} and dtype {checked.dtype}; {n} codes take ({n},) integers")
+    if n and (int(checked.min()) < 0 or int(checked.max()) > np.iinfo(np.int64).max):
+        raise ValueError(
+            f"ids run from {checked.min()} to {checked.max()}; they must be 0 or more (-1 is padding) and fit int64"
+        )
+    return checked.astype(np.int64)
+
+
+def check_projections(P: np.ndarray, *, n_bits: int) -> np.ndarray:
+    """Projections of queries (q, n_bits) as finite float64 on the host."""
+    P = np.asarray(P).astype(np.float64)
+    if P.ndim != 2 or P.shape[1] != n_bits or not P.shape[0]:
+        raise ValueError(f"the queries' projections have shape {P.shape}; (queries, n_bits={n_bits}) is wanted")
+    bad = np.argwhere(~np.isfinite(P))
+    if bad.size:
+        raise ValueError(
+            f"X_query projects to NaN or inf, first {P[tuple(bad[0])]} at row {bad[0][0]}; drop or fill in such rows"
+        )
+    return P
+
+
+def check_rescored(X_query: Array, ids: np.ndarray, *, n: int, d: int) -> None:
+    """Queries (q, d) and ids (q, m) that fit a database (n, d)."""
+    if X_query.ndim != 2 or X_query.shape[1] != d:
+        raise ValueError(f"X_query has shape {tuple(X_query.shape)}; (queries, {d}) is wanted, as X_database has")
+    if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape[0] != X_query.shape[0] or not ids.size:
+        raise ValueError(
+            f"ids have shape {ids.shape} and dtype {ids.dtype}; "
+            f"a row of integers for each of the {X_query.shape[0]} queries is wanted"
+        )
+    if int(ids.max()) >= n or int(ids.min()) < -1:
+        raise ValueError(f"ids run from {ids.min()} to {ids.max()}; they must be rows of the {n} in X_database, or -1")
