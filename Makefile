@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 THREADS ?= 2
 THREAD_ENV := OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS)
 
-.PHONY: demo test lint format bench docs clean help
+.PHONY: demo test test-cuda lint format bench bench-gpu docs clean help
 
 help:  ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,8 +23,11 @@ $(VENV)/.extra-%: $(VENV)/.base pyproject.toml
 demo: $(VENV)/.extra-plots  ## Fit on real data, print a table, save a picture
 	$(BIN)/python -m scq_gpu.demo
 
-test: $(VENV)/.extra-test  ## All tests and doctests
-	$(BIN)/python -m pytest
+test: $(VENV)/.extra-test  ## All tests and doctests that need no NVIDIA wheels
+	$(BIN)/python -m pytest -m "not cuda_toolchain"
+
+test-cuda: $(VENV)/.extra-test $(VENV)/.extra-cuda-toolchain  ## Compile every CUDA kernel, check its budgets
+	$(BIN)/python -m pytest -m cuda_toolchain
 
 lint: $(VENV)/.extra-test $(VENV)/.extra-lint  ## Style, types, import layers
 	$(BIN)/ruff check .
@@ -37,7 +40,10 @@ format: $(VENV)/.extra-lint  ## Let ruff mend what it can
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.extra-test  ## Benchmarks, each beside what it is measured against
-	$(THREAD_ENV) $(BIN)/python -m pytest benchmarks --benchmark-only -q -s
+	$(THREAD_ENV) $(BIN)/python -m pytest benchmarks -o addopts=--import-mode=importlib --benchmark-only -q -s
+
+bench-gpu: $(VENV)/.extra-test  ## Kernel timings against the roofs of a GPU; says so where there is none
+	$(BIN)/python benchmarks/bench_gpu.py
 
 docs: $(VENV)/.extra-docs  ## The documentation as HTML, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

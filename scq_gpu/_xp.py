@@ -6,6 +6,8 @@ Public functions look the namespace of their input up once, here, and hand ``xp`
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import re
 from types import ModuleType
 from typing import Any
@@ -143,6 +145,20 @@ def quiet_floats() -> contextlib.AbstractContextManager[object]:
     return np.errstate(all="ignore")
 
 
+def linalg_errors(xp: ModuleType) -> contextlib.AbstractContextManager[object]:
+    """Failed decompositions raise: CuPy, to spare itself a look at the device, otherwise returns what is left."""
+    if array_api_compat.is_cupy_namespace(xp):
+        import cupyx
+
+        return cupyx.errstate(linalg="raise")
+    return contextlib.nullcontext()
+
+
+def use_numba(x: Array, *, work: int) -> bool:
+    """Whether compiled loops are there and worth loading: NumPy arrays, numba installed, enough elements of work."""
+    return isinstance(x, np.ndarray) and work >= 1 << 20 and importlib.util.find_spec("numba") is not None
+
+
 def row_slices(n: int, size: int) -> list[slice]:
     """Slices that cut n rows into blocks of ``size``; the last stays open, since array-API slices must not overrun."""
     return [slice(start, start + size if start + size < n else None) for start in range(0, n, size)]
@@ -156,6 +172,77 @@ def cache_bytes(x: Array) -> int:
     if array_api_compat.is_cupy_array(x):
         return max(4 << 20, x.device.attributes["L2CacheSize"] // 2)
     return 4 << 20
+
+
+def gpu_of(x: Array) -> CupyGpu | None:
+    """The GPU that a CuPy array is on, as `scq_gpu._stream` sees it; None for every other array."""
+    return CupyGpu(x.device.id) if array_api_compat.is_cupy_array(x) else None
+
+
+class CupyGpu:
+    """A `scq_gpu._stream.Gpu` on CuPy: work runs on the current stream, uploads on one of their own."""
+
+    def __init__(self, ordinal: int) -> None:
+        import cupy
+
+        self._cuda = cupy.cuda
+        self._ordinal = ordinal
+
+    def free_bytes(self) -> int:
+        """What the driver has left, and what CuPy's pool holds unused."""
+        import cupy
+
+        with self._current():
+            return self._cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """From CuPy's pool."""
+        import cupy
+
+        with self._current():
+            return cupy.empty(shape, dtype)
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """From CuPy's pool."""
+        import cupyx
+
+        return cupyx.empty_pinned(shape, dtype)
+
+    def mark(self) -> Any:
+        """An event on the current stream."""
+        with self._current():
+            return self._cuda.get_current_stream().record(self._cuda.Event(disable_timing=True))
+
+    def wait(self, event: Any) -> None:
+        """The current stream waits."""
+        with self._current():
+            self._cuda.get_current_stream().wait_event(event)
+
+    def upload(self, host: np.ndarray, out: Array, *, after: Any) -> Any:
+        """On the stream of copies."""
+        with self._current():
+            self._copies.wait_event(after)
+            out.set(host, stream=self._copies)
+            return self._copies.record(self._cuda.Event(disable_timing=True))
+
+    def download(self, x: Array) -> np.ndarray:
+        """On the current stream, to memory that is given back: the pool would round it up and keep it for good."""
+        memory = self._cuda.PinnedMemoryPointer(self._cuda.PinnedMemory(x.nbytes), 0)
+        host: np.ndarray = np.ndarray(x.shape, x.dtype, buffer=memory)
+        with self._current():
+            return x.get(out=host, blocking=False)
+
+    def finish_copies(self) -> None:
+        """The host waits for the stream of copies."""
+        self._copies.synchronize()
+
+    @functools.cached_property
+    def _copies(self) -> Any:
+        with self._current():
+            return self._cuda.Stream(non_blocking=True)
+
+    def _current(self) -> Any:
+        return self._cuda.Device(self._ordinal)
 
 
 def packbits(bits: Array, *, xp: ModuleType) -> Array:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
-from scq_gpu._validate import check_array, check_codes, check_integer, check_signs
+from scq_gpu import kernels
+from scq_gpu._validate import check_array, check_choice, check_codes, check_integer, check_signs
 from scq_gpu._xp import Array, device_of, namespace, packbits
 
 BIT_CONTRACT: Final = "bit k = [x.w_k >= t_k]; byte k//8, position k%8, LSB first; padding 0; v1"
@@ -75,8 +76,8 @@ def unpack(codes: Array, n_bits: int) -> Array:
     return signs(bits == 1, dtype=xp.int8, xp=xp)
 
 
-def encode_linear(X: Array, W: Array, t: Array) -> Array:
-    """Encode rows with a linear map: ``pack(X @ W >= t)``.
+def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact") -> Array:
+    """Encode rows with a linear map: ``pack(X @ W >= t)``, on a GPU by a kernel that writes only the bits.
 
     Parameters
     ----------
@@ -84,6 +85,8 @@ def encode_linear(X: Array, W: Array, t: Array) -> Array:
     W : array (d, n_bits)
     t : array (n_bits,)
         All three of one namespace, device and float type.
+    precision : {"exact", "accurate", "fast"}
+        How the kernels multiply (see `scq_gpu.kernels.encode_linear`); without one there is only "exact".
 
     Returns
     -------
@@ -98,7 +101,23 @@ def encode_linear(X: Array, W: Array, t: Array) -> Array:
            [1],
            [2]], dtype=uint8)
     """
+    if has_kernel(X, precision):
+        return kernels.encode_linear(X, W, t, precision=precision)
     return pack_bits(X @ W >= t, xp=namespace(X, W, t))
+
+
+def has_kernel(X: Array, precision: str) -> bool:
+    """Whether a CUDA kernel encodes X, the one place that decides; an error if only a kernel has the precision."""
+    check_choice(precision, name="precision", choices=kernels.PRECISIONS)
+    if kernels.accepts(X):
+        return True
+    if precision != "exact":
+        raise ValueError(
+            f"precision={precision!r} needs a CUDA array (CuPy's, or torch's with CuPy installed), row-major, of "
+            f"float32, float16 or bfloat16; X is {X.dtype} of {namespace(X).__name__} on {device_of(X)}. Move it, or "
+            f"pass precision='exact' (of {', '.join(map(repr, kernels.PRECISIONS))}), which runs everywhere"
+        )
+    return False
 
 
 def pack_bits(bits: Array, *, xp: ModuleType) -> Array:

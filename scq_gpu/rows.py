@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
+import numpy as np
+
+from scq_gpu._stream import Gpu, fits, stream_rows
 from scq_gpu._validate import nonfinite_error
-from scq_gpu._xp import Array, cache_bytes, compute_dtype, device_of, namespace, quiet_floats, row_slices, small_dtype, to_device
+from scq_gpu._xp import (
+    Array,
+    cache_bytes,
+    compute_dtype,
+    device_of,
+    gpu_of,
+    namespace,
+    quiet_floats,
+    row_slices,
+    small_dtype,
+    to_device,
+)
 from scq_gpu.basis import Basis, Moments
-from scq_gpu.codes import signs
+from scq_gpu.codes import encode_linear, has_kernel, pack_bits, signs
 
 
 class Rows:
     """Rows of an array in memory, handed out in blocks on the device and in the float type of the work.
 
-    Conversion happens block by block: X itself is never copied as a whole.
+    Conversion happens block by block: X itself is never copied as a whole. Rows in host memory go through a GPU in two
+    buffers, one filled while the other is worked on.
 
     Parameters
     ----------
@@ -37,6 +52,8 @@ class Rows:
         self.device = device_of(sample)
         self.dtype = compute_dtype(sample.dtype, xp=self.xp, device=self.device)
         self.small = small_dtype(xp=self.xp, device=self.device)
+        self._sample = sample
+        self._gpu: Gpu | None = gpu_of(sample)
         self._block_rows = max(128, cache_bytes(sample) // (X.shape[1] * self.xp.finfo(self.dtype).bits // 8))
 
     @property
@@ -45,9 +62,15 @@ class Rows:
         return tuple(self.X.shape)
 
     def blocks(self, size: int | None = None) -> Iterator[Array]:
-        """The rows, ``size`` at a time, ready for products."""
-        for part in row_slices(self.shape[0], size or self._block_rows):
-            yield self.xp.astype(to_device(self.X[part, :], self._device), self.dtype, copy=False)
+        """The rows, ``size`` at a time, ready for products; a block may be overwritten by the one after next."""
+        return (self.xp.astype(X, self.dtype, copy=False) for X in self._stored_blocks(size))
+
+    def _stored_blocks(self, size: int | None = None) -> Iterator[Array]:
+        """The rows on the device in the type they are stored in."""
+        blocks = (self.X[part, :] for part in row_slices(self.shape[0], size or self._block_rows))
+        if self._gpu is not None and isinstance(self.X, np.ndarray):
+            return stream_rows(blocks, self._gpu)
+        return (to_device(X, self._device) for X in blocks)
 
     def moments(self) -> Moments:
         """The moments pass. Refuses NaN and inf, naming the first."""
@@ -61,23 +84,55 @@ class Rows:
         return moments
 
     def project(self, basis: Basis) -> ProjectedRows:
-        """Rows in the coordinates of a basis, kept in memory: the one copy that training makes."""
+        """Rows in the coordinates of a basis, kept in memory: the one copy that training makes.
+
+        They stay where the work is, unless that is a GPU with too little room; then they wait in host memory.
+        """
         P = self.xp.astype(basis.P * basis.scale, self.dtype)
         mean = self.xp.astype(basis.mean, self.dtype)
         rounding = self.xp.astype((self.xp.astype(mean, self.small) - basis.mean) @ basis.P * basis.scale, self.dtype)
-        return ProjectedRows([(X - mean) @ P + rounding for X in self.blocks()], small=self.small, xp=self.xp)
+        blocks = ((X - mean) @ P + rounding for X in self.blocks())
+        n_bytes = self.shape[0] * P.shape[1] * self.xp.finfo(self.dtype).bits // 8
+        if self._gpu is None or fits(n_bytes, self._gpu):
+            return ProjectedRows(list(blocks), small=self.small, xp=self.xp)
+        on_host = [self._gpu.download(Y) for Y in blocks]
+        return ProjectedRows(on_host, small=self.small, xp=self.xp, gpu=self._gpu)
+
+    def encode(self, W: Array, t: Array, *, precision: str) -> Array:
+        """Packed codes of the rows. Refuses NaN and inf, naming the first.
+
+        A kernel takes the rows as they are stored and keeps the scores to itself, so the rows' averages are looked at.
+        """
+        stored = has_kernel(self._sample, "exact")
+        sample = self._sample if stored else self.xp.astype(self._sample, self.dtype, copy=False)
+        if not has_kernel(sample, precision):
+            return self.map_scores(W, t, lambda scores, t: pack_bits(scores >= t, xp=self.xp))
+        W, t = (self.xp.astype(x, self.xp.float32, copy=False) for x in (W, t))
+        weights = self.xp.full((self.shape[1],), 0.5 / self.shape[1], dtype=sample.dtype, device=self.device)
+
+        def encode_block(X: Array) -> tuple[Array, Array]:
+            codes = encode_linear(X, W, t, precision=precision)
+            return codes, self.xp.all(self.xp.isfinite(X @ weights))  # half an average of finite numbers is finite
+
+        blocks = self._stored_blocks() if stored else self.blocks()
+        return self._gather(map(encode_block, blocks), where="X", bad=lambda X: self.xp.mean(X, axis=1))
 
     def map_scores(self, W: Array, t: Array, function: Callable[[Array, Array], Array]) -> Array:
         """``function(X @ W, t)`` block by block, results on one pile. Refuses NaN and inf, naming the first."""
         W, t = self.xp.astype(W, self.dtype, copy=False), self.xp.astype(t, self.dtype, copy=False)
-        results, finite = [], []
+
+        def map_block(X: Array) -> tuple[Array, Array]:
+            scores = X @ W
+            return function(scores, t), self.xp.isfinite(self.xp.sum(scores))  # NaN and inf spread to the row's scores
+
+        return self._gather(map(map_block, self.blocks()), where="X @ W", bad=lambda X: self.xp.sum(X @ W, axis=1))
+
+    def _gather(self, parts: Iterable[tuple[Array, Array]], *, where: str, bad: Callable[[Array], Array]) -> Array:
+        """Results on one pile; the flags beside them, whether a block was finite, are looked at once, at the end."""
         with quiet_floats():
-            for X in self.blocks():
-                scores = X @ W
-                results.append(function(scores, t))
-                finite.append(self.xp.isfinite(self.xp.sum(scores)))  # NaN and inf spread to their row's scores
+            results, finite = zip(*parts, strict=True)
         if not bool(self.xp.all(self.xp.stack(finite))):
-            raise self._nonfinite(where="X @ W", bad=lambda X: self.xp.sum(X @ W, axis=1))
+            raise self._nonfinite(where=where, bad=bad)
         return self.xp.concat(results, axis=0)
 
     def _nonfinite(self, *, where: str, bad: Callable[[Array], Array]) -> ValueError:
@@ -92,10 +147,21 @@ class Rows:
 
 
 class ProjectedRows:
-    """Projected rows in blocks, over which training runs its sign pass."""
+    """Projected rows in blocks, over which training runs its sign pass.
 
-    def __init__(self, blocks: list[Array], *, small: object, xp: ModuleType) -> None:
+    Parameters
+    ----------
+    blocks : list of array (m, D)
+        On the device; or in page-locked host memory, to go through ``gpu`` in each pass.
+    small : dtype
+        In which blocks are summed up.
+    xp : module
+    gpu : Gpu or None
+    """
+
+    def __init__(self, blocks: list[Array], *, small: object, xp: ModuleType, gpu: Gpu | None = None) -> None:
         self._blocks = blocks
+        self._gpu = gpu
         self._small = small
         self._xp = xp
 
@@ -124,7 +190,7 @@ class ProjectedRows:
         wide = xp.astype(xp.reshape(xp.permute_dims(V, (1, 0, 2)), (D, R * L)), dtype)  # all problems in one product
         M = xp.zeros((D, R * L), dtype=self._small, device=device_of(V))
         total = xp.zeros((R * L,), dtype=self._small, device=device_of(V))
-        for Y in self._blocks:
+        for Y in self._blocks if self._gpu is None else stream_rows(self._blocks, self._gpu, pinned=True):
             B = signs(Y @ wide >= 0, dtype=dtype, xp=xp)
             M = M + xp.astype(xp.matrix_transpose(Y) @ B, self._small)
             total = total + xp.astype(xp.sum(B, axis=0), self._small)

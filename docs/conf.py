@@ -1,0 +1,96 @@
+"""Sphinx configuration: ``make docs``. Nothing here needs the network."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import scq_gpu
+
+project = "scq_gpu"
+author = "the scq_gpu developers"
+copyright = author
+version = release = scq_gpu.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "numpydoc", "myst_parser"]
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
+default_role = "py:obj"
+highlight_language = "python"
+
+myst_enable_extensions = ["dollarmath", "substitution"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "none"  # the docstrings say it better
+autodoc_member_order = "bysource"
+autosummary_generate = False  # api.md is one page
+numpydoc_show_class_members = False  # autodoc lists them
+toc_object_entries_show_parents = "hide"
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"scq_gpu {release}"
+html_show_sourcelink = False
+html_sidebars = {"**": ["pages.html"]}
+html_theme_options = {
+    "navbar_center": [],  # the sidebar lists every page
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": ["sphinx-version"],
+}
+
+# The API page: its sections, and the modules whose public names they hold. A name is shown once, by its shortest path.
+API = {
+    "encoders": ["encoders", "linear", "io"],
+    "codes": ["codes"],
+    "search": ["search", "asymmetric"],
+    "measuring": ["evaluation"],
+    "metrics": ["metrics"],
+}
+
+
+def public_names(module_name: str) -> Iterator[str]:
+    """Full names of what a module makes public: its ``__all__``, or those of its names that scq_gpu exports."""
+    if find_spec(f"scq_gpu.{module_name}") is None:
+        return
+    module = import_module(f"scq_gpu.{module_name}")
+    own = (name for name in scq_gpu.__all__ if getattr(getattr(scq_gpu, name), "__module__", "") == module.__name__)
+    for name in getattr(module, "__all__", own):
+        exported = name in scq_gpu.__all__ and getattr(scq_gpu, name) is getattr(module, name)
+        yield f"scq_gpu.{name}" if exported else f"{module.__name__}.{name}"
+
+
+def reference(modules: list[str]) -> str:
+    """A table of names, then the docstring of each, as MyST."""
+    names = [name for module in modules for name in public_names(module)]
+    blocks = [".. autosummary::\n   :nosignatures:\n", *(f"   {name}" for name in names)]
+    for name in names:
+        module_name, _, attribute = name.rpartition(".")
+        thing = getattr(import_module(module_name), attribute)
+        if not inspect.isclass(thing):
+            blocks.append(f"\n.. autofunction:: {name}")
+        elif issubclass(thing, Exception):
+            blocks.append(f"\n.. autoexception:: {name}")
+        else:
+            blocks.append(f"\n.. autoclass:: {name}\n   :members:\n   :inherited-members:")
+    return "\n".join(["```{eval-rst}", *blocks, "```"])
+
+
+myst_substitutions = {section: reference(modules) for section, modules in API.items()}
+
+
+def skip_sklearn(app: Any, what: str, name: str, thing: object, skip: bool, options: Any) -> bool | None:
+    """Leave out what scikit-learn's base classes bring: it is documented there."""
+    return True if (getattr(thing, "__module__", None) or "").startswith("sklearn.") else None
+
+
+def tidy(app: Any, page: str, source: list[str]) -> None:
+    """Drop the blank line that ends a doctest's fence."""
+    source[0] = re.sub(r"^(```pycon\n.*?\n)\n```$", r"\1```", source[0], flags=re.MULTILINE | re.DOTALL)
+
+
+def setup(app: Any) -> None:
+    """Connect both."""
+    app.connect("source-read", tidy)
+    app.connect("autodoc-skip-member", skip_sklearn)

@@ -1,0 +1,139 @@
+// codes = pack(X W >= t) on tensor cores, sums in float32.
+//
+//   X      (n, d)       row-major, rows x_stride elements apart, any alignment: float32 (-DX_FLOAT32, multiplied as TF32),
+//                       float16 (-DX_FLOAT16) or bfloat16 (-DX_BFLOAT16)
+//   W      (n_bits, d)  the transpose of the map in the type of X, rows w_stride elements apart
+//   t      (n_bits,)    float32
+//   codes  (n, ceil(n_bits / 8)) bytes; bit k in byte k / 8 at position k % 8, padding bits 0
+//
+//   block  256 threads: 128 rows x TILE_BITS bits; 4 x 2 warps of 32 rows x TILE_BITS / 2 bits
+//   grid   ceil(n / 128) * ceil(n_bits / TILE_BITS), tiles of bits fastest, as in encode.cu
+//   shared STAGES tiles of X and of W in a ring of asynchronous copies
+//
+// -DPASSES=1 rounds X and W to TF32. -DPASSES=3 splits each number into a high and a low TF32 half and adds
+// high*high + high*low + low*high: the error of float32 for three times the multiplications.
+// Compiled with one of the -DX_ above, -DTILE_BITS, -DPASSES, -DTILE_K, -DSTAGES.
+#include "tile.cuh"
+
+#define WARPS_DOWN 4
+#define TILE_ROWS (WARPS_DOWN * 32)
+#define WARP_BITS (TILE_BITS / 2)
+#define N_OCTETS (WARP_BITS / 8)              // groups of 8 bits: one byte of code, one mma wide
+#define WORD_BYTES (N_OCTETS < 4 ? N_OCTETS : 4)
+
+struct Stage {
+    Tile<Element, TILE_ROWS> x;
+    Tile<Element, TILE_BITS> w;
+};
+
+template <int N> __device__ __forceinline__ void split_tf32(uint32_t (&high)[N], uint32_t (&low)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const float x = __uint_as_float(high[i]);
+        high[i] = (high[i] + 0x1000u) & 0xffffe000u;  // to the nearest; 13 bits fewer
+        low[i] = __float_as_uint(x - __uint_as_float(high[i]));
+    }
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[2][N_OCTETS][4], const Stage& s, int warp_row, int warp_bit, int lane) {
+    const int group = lane / 4, quarter = lane % 4;
+#pragma unroll
+    for (int k = 0; k < s.x.WORDS; k += 8) {
+        uint32_t a[2][4], b[2];
+#if defined(X_FLOAT32)
+        uint32_t a_low[2][4], b_low[2];
+#endif
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r)
+                a[i][r] = s.x.word[warp_row + 16 * i + group + 8 * (r % 2)][k + quarter + 4 * (r / 2)];
+#if defined(X_FLOAT32)
+            split_tf32(a[i], a_low[i]);
+#endif
+        }
+#pragma unroll
+        for (int j = 0; j < N_OCTETS; ++j) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) b[r] = s.w.word[warp_bit + 8 * j + group][k + quarter + 4 * r];
+#if defined(X_FLOAT32)
+            split_tf32(b, b_low);
+#endif
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+#if defined(X_FLOAT16)
+                MMA_F16(sum[i][j], a[i], b);
+#elif defined(X_BFLOAT16)
+                MMA_BF16(sum[i][j], a[i], b);
+#else
+#if PASSES == 3
+                MMA_TF32(sum[i][j], a_low[i], b);
+                MMA_TF32(sum[i][j], a[i], b_low);
+#endif
+                MMA_TF32(sum[i][j], a[i], b);
+#endif
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const float* __restrict__ t,
+           uint8_t* __restrict__ codes, int64_t n, int64_t x_stride, int64_t w_stride, int d, int n_bits,
+           int x_vector, int w_vector) {
+    DYNAMIC_SHARED(Stage, stages);
+    const int bit_tiles = (n_bits + TILE_BITS - 1) / TILE_BITS, n_bytes = (n_bits + 7) / 8;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    const int warp_row = warp % WARPS_DOWN * 32, warp_bit = warp / WARPS_DOWN * WARP_BITS;
+    const int64_t row = int64_t(blockIdx.x / bit_tiles) * TILE_ROWS;
+    const int bit = int(blockIdx.x % bit_tiles) * TILE_BITS;
+    const Matrix<Element> x_matrix = {X, n, x_stride, d, x_vector};
+    const Matrix<Element> w_matrix = {W, n_bits, w_stride, d, w_vector};
+    const int k_tiles = (d + TILE_K - 1) / TILE_K;
+
+    auto load_stage = [&](int k_tile) {
+        if (k_tile < k_tiles) {
+            Stage& s = stages[k_tile % STAGES];
+            load_tile<false>(s.x, x_matrix, row, k_tile * TILE_K);
+            load_tile<false>(s.w, w_matrix, bit, k_tile * TILE_K);
+        }
+        COPY_COMMIT();
+    };
+
+    float sum[2][N_OCTETS][4] = {};
+#pragma unroll 1
+    for (int k_tile = 0; k_tile < STAGES - 1; ++k_tile) load_stage(k_tile);
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+        COPY_WAIT(STAGES - 2);
+        __syncthreads();  // this tile has landed for all threads, and nobody still reads the one overwritten next
+        load_stage(k_tile + STAGES - 1);
+        __syncwarp();  // edges may have split the warp; mma wants it whole
+        multiply(sum, stages[k_tile % STAGES], warp_row, warp_bit, lane);
+    }
+
+    // Lane (group, quarter) holds bits 2 quarter and 2 quarter + 1 of each octet, for rows group and group + 8. The four
+    // lanes of a group join their bits; then lane `quarter` writes byte `quarter` of the word.
+#pragma unroll
+    for (int j = 0; j < N_OCTETS; j += WORD_BYTES) {
+        uint32_t word[4] = {};  // rows group, group + 8, group + 16, group + 24 of the warp's 32
+#pragma unroll
+        for (int b = 0; b < WORD_BYTES; ++b)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int k = bit + warp_bit + 8 * (j + b) + 2 * quarter + e;
+                const float threshold = k < n_bits ? t[k] : 0.f;
+#pragma unroll
+                for (int r = 0; r < 4; ++r)
+                    word[r] |= uint32_t(k < n_bits && sum[r / 2][j + b][r % 2 * 2 + e] >= threshold) << (8 * b + 2 * quarter + e);
+            }
+        const int byte = (bit + warp_bit) / 8 + j + quarter;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            word[r] |= __shfl_xor_sync(0xffffffffu, word[r], 1);
+            word[r] |= __shfl_xor_sync(0xffffffffu, word[r], 2);
+            const int64_t code_row = row + warp_row + group + 8 * r;
+            if (quarter < WORD_BYTES && byte < n_bytes && code_row < n)
+                codes[code_row * n_bytes + byte] = uint8_t(word[r] >> (8 * quarter));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+"""Runs of the kernels that fail on any wrong result; the sanitizers, the mutants and the tests share them.
+
+``python -m cuda_on_cpu.cases MODE CASE [MUTANT]`` runs one in a process of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+if __name__ == "__main__":  # only the kernels: the rest of the package would be slow to import under a sanitizer
+    package = types.ModuleType("scq_gpu")
+    package.__path__ = [str(Path(__file__).parents[2] / "scq_gpu")]
+    sys.modules["scq_gpu"] = package
+
+from cuda_on_cpu import Module, oracle
+from cuda_on_cpu.mutants import MUTANTS, Mutant
+from scq_gpu.kernels._launch import Runtime, encode
+from scq_gpu.kernels._search import Database
+
+SEED = 20190523
+
+
+def simulator(
+    *, mode: str = "plain", capability: int = 80, seeds: tuple[int, ...] = (1,), mutant: Mutant | None = None
+) -> Runtime:
+    """A runtime on the CPU, whose sources may be mutated."""
+
+    def build(source: str, options: tuple[str, ...]) -> Module:
+        return Module(mutant.apply(source) if mutant else source, options, mode=mode, seeds=seeds)
+
+    return Runtime(xp=np, capability=capability, build=build, address=lambda x: x.__array_interface__["data"][0])
+
+
+def features(rng: np.random.Generator, n: int, d: int, element: str) -> tuple[np.ndarray, np.ndarray]:
+    """Random features: as the kernel gets them, and as numbers."""
+    X = rng.standard_normal((n, d), dtype=np.float32)
+    if element == "bfloat16":
+        bits = (X.view(np.uint32) >> 16).astype(np.uint16)
+        return bits, (bits.astype(np.uint32) << 16).view(np.float32)
+    X = X.astype(element)
+    return X, X
+
+
+def linear_map(rng: np.random.Generator, d: int, n_bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """A random map W (d, n_bits) and thresholds."""
+    return rng.standard_normal((d, n_bits), dtype=np.float32), rng.standard_normal(n_bits, dtype=np.float32)
+
+
+def encode_case(
+    runtime: Runtime, n: int, d: int, n_bits: int, *, element: str = "float32", precision: str = "exact"
+) -> float:
+    """Encode random rows and check; returns the share of bits that differ from float64."""
+    rng = np.random.default_rng([SEED, n, d, n_bits])
+    X, numbers = features(rng, n, d, element)
+    W, t = linear_map(rng, d, n_bits)
+    codes = encode(runtime, X, W, t, element=element, precision=precision)
+    return oracle.check_codes(codes, numbers, W, t, element=element, precision=precision)
+
+
+def search_case(runtime: Runtime, n: int, n_bytes: int, n_queries: int, k: int) -> None:
+    """Search random codes; a fifth of the items are copies of one, so that there are many ties."""
+    rng = np.random.default_rng([SEED, n, n_bytes, n_queries])
+    codes = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
+    codes[rng.random(n) < 0.2] = codes[0]
+    queries = rng.integers(0, 256, (n_queries, n_bytes), dtype=np.uint8)
+    queries[0] = codes[0]
+    radius = int(np.quantile(oracle.distances(queries, codes), 0.05))
+    oracle.check_search(Database(runtime, codes), queries, codes, k=k, radius=radius)
+
+
+def zero_case(runtime: Runtime) -> None:
+    """x . w == t exactly: the bit is one, and products of zero too."""
+    X = np.zeros((3, 4), dtype=np.float32)
+    X[1] = 1.0
+    W = np.ones((4, 9), dtype=np.float32)
+    t = np.where(np.arange(9) % 2, 0.0, 4.0).astype(np.float32)
+    products = X @ W
+    for precision in ("exact", "accurate", "fast"):
+        codes = encode(runtime, X, W, t, element="float32", precision=precision)
+        assert np.array_equal(codes, oracle.pack(products >= t)), "sign of zero"
+
+
+def near_case(runtime: Runtime, precision: str) -> None:
+    """Thresholds twice the error band away from the products of a row, on either side."""
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, 1, 4, "float32")
+    W, _ = linear_map(rng, 4, 64)
+    X64, W64 = X.astype(np.float64), W.astype(np.float64)
+    band = oracle.error_band(X64, W64, element="float32", precision=precision)[0]
+    t = ((X64 @ W64)[0] + 2 * band * np.where(np.arange(64) % 2, 1, -1)).astype(np.float32)
+    codes = encode(runtime, X, W, t, element="float32", precision=precision)
+    oracle.check_codes(codes, X, W, t, element="float32", precision=precision)
+
+
+def far_rows_case(runtime: Runtime) -> None:
+    """Rows more than 2^31 elements apart, in memory that is reserved but never touched."""
+    n, d, n_bits = 3, 8, 16
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, n, d, "float16")
+    W, t = linear_map(rng, d, n_bits)
+    far = np.empty((n, 2**30 + 8), dtype=np.float16)[:, :d]
+    far[:] = X
+    far.flags.writeable = False  # the simulator then takes no copy of it
+    oracle.check_codes(
+        encode(runtime, far, W, t, element="float16", precision="exact"), X, W, t, element="float16", precision="exact"
+    )
+
+
+CASES: dict[str, Callable[[Runtime], object]] = {
+    "exact-32": lambda runtime: encode_case(runtime, 300, 37, 17),
+    "exact-64": lambda runtime: encode_case(runtime, 131, 100, 64),
+    "exact-128": lambda runtime: encode_case(runtime, 131, 37, 150),
+    "exact-half": lambda runtime: encode_case(runtime, 131, 45, 70, element="float16"),
+    "accurate": lambda runtime: encode_case(runtime, 131, 52, 43, precision="accurate"),
+    "fast-half": lambda runtime: encode_case(runtime, 131, 72, 70, element="float16", precision="fast"),
+    "fast-brain": lambda runtime: encode_case(runtime, 131, 45, 20, element="bfloat16", precision="fast"),
+    "zero": zero_case,
+    "near-exact": lambda runtime: near_case(runtime, "exact"),
+    "near-accurate": lambda runtime: near_case(runtime, "accurate"),
+    "far-rows": far_rows_case,
+    "search-8": lambda runtime: search_case(runtime, 4203, 1, 3, 40),
+    "search-50": lambda runtime: search_case(runtime, 4203, 7, 35, 5),
+    "search-1024": lambda runtime: search_case(runtime, 99, 128, 9, 99),
+}
+
+if __name__ == "__main__":
+    mode, name, *rest = sys.argv[1:]
+    runtime = simulator(mode=mode, mutant=MUTANTS[rest[0]] if rest else None)
+    for case in CASES if name == "all" else [name]:
+        CASES[case](runtime)

@@ -1,0 +1,123 @@
+"""Kernels with one mistake each, and what must catch it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One mistake.
+
+    Parameters
+    ----------
+    old, new
+        Text in the source and what replaces it.
+    case
+        The case of `cuda_on_cpu.cases` that must fail.
+    mode
+        How the kernel is compiled.
+    reason
+        What the failed run must print.
+    """
+
+    old: str
+    new: str
+    case: str
+    mode: str
+    reason: str
+
+    def apply(self, source: str) -> str:
+        """The source with the mistake; an error if the text is gone, so that no mutant goes stale."""
+        if self.old not in source:
+            raise LookupError(f"mutant text {self.old!r} is not in the source; update tests/cuda_on_cpu/mutants.py")
+        return source.replace(self.old, self.new)
+
+
+RACE = "ThreadSanitizer: data race"
+OVERFLOW = "heap-buffer-overflow"
+UNWAITED = "exited with asynchronous copies under way"
+WRONG_BITS = "bits outside the error band"
+LANDED = "        __syncthreads();  // this tile has landed"
+
+MUTANTS: dict[str, Mutant] = {
+    "encode: barrier removed": Mutant(LANDED, "// ", "exact-32", "tsan", RACE),
+    "encode: wait off by one": Mutant(
+        "COPY_WAIT(STAGES - 2);",
+        "if (k_tile + 1 < k_tiles) COPY_WAIT(STAGES - 1); else COPY_WAIT(0);",
+        "exact-64",
+        "plain",
+        WRONG_BITS,
+    ),
+    "encode: last wait missing": Mutant(
+        "COPY_WAIT(STAGES - 2);",
+        "COPY_WAIT(STAGES - 1);",
+        "exact-64",
+        "plain",
+        UNWAITED,
+    ),
+    "encode: ring one stage short": Mutant("[k_tile % STAGES]", "[k_tile % (STAGES - 1)]", "exact-64", "tsan", RACE),
+    "encode: row guard removed": Mutant("if (code_row < n)", "", "exact-32", "asan", OVERFLOW),
+    "encode: byte guard removed": Mutant("if (byte >= n_bytes) return;", "", "exact-32", "plain", WRONG_BITS),
+    "encode: column edge one too wide": Mutant(
+        "A.columns - from_column, CHUNK", "A.columns - from_column + 1, CHUNK", "exact-32", "asan", OVERFLOW
+    ),
+    "encode: row edge one too wide": Mutant("from_row < A.rows", "from_row <= A.rows", "exact-32", "asan", OVERFLOW),
+    "encode: padding bits not masked": Mutant(
+        "8 * byte + j < n_bits && sum", "sum", "exact-32", "plain", "padding bits set"
+    ),
+    "encode: zero counts as negative": Mutant(
+        "sum[i][j] >= threshold[j]", "sum[i][j] > threshold[j]", "zero", "plain", "sign of zero"
+    ),
+    "encode: alignment ignored": Mutant("A.vector && valid", "valid", "exact-32", "asan", "misaligned address"),
+    "encode: threads leave before a barrier": Mutant(
+        "    float sum[ROWS_PER_THREAD][8] = {};",
+        "    if (row + down >= n) return;\n    float sum[ROWS_PER_THREAD][8] = {};",
+        "exact-32",
+        "plain",
+        "after some threads have exited",
+    ),
+    "encode: row offset in 32 bits": Mutant(
+        "A.data + from_row * A.stride", "A.data + int(from_row * A.stride)", "far-rows", "asan", "SEGV|overflow"
+    ),
+    "mma: wrong lane joins the bits": Mutant(
+        "__shfl_xor_sync(0xffffffffu, word[r], 2)",
+        "__shfl_xor_sync(0xffffffffu, word[r], 4)",
+        "accurate",
+        "plain",
+        WRONG_BITS,
+    ),
+    "mma: fragment registers swapped": Mutant(
+        "8 * (r % 2)][k + quarter + 4 * (r / 2)]",
+        "8 * (r / 2)][k + quarter + 4 * (r % 2)]",
+        "fast-half",
+        "plain",
+        WRONG_BITS,
+    ),
+    "mma: low half of X dropped": Mutant("MMA_TF32(sum[i][j], a_low[i], b);", "", "near-accurate", "plain", WRONG_BITS),
+    "search: barrier removed": Mutant(LANDED, "// ", "search-50", "tsan", RACE),
+    "search: atomic add missing": Mutant(
+        "atomicAdd(&bins[q * BINS + distance], 1u)", "bins[q * BINS + distance] += 1", "search-8", "tsan", RACE
+    ),
+    "search: warp barrier removed": Mutant(
+        "__syncwarp();  // all have read", "// all have read", "search-8", "tsan", RACE
+    ),
+    "search: tile edge ignored": Mutant("if (item + c < codes.plane) COPY16", "COPY16", "search-8", "asan", OVERFLOW),
+    "search: ties by highest id": Mutant(
+        "rank = __popc(peers & ((1u << place.lane) - 1))",
+        "rank = __popc(peers >> place.lane) - 1",
+        "search-8",
+        "plain",
+        "top-k ids differ",
+    ),
+    "search: rank counts its own lane": Mutant(
+        "next[q] + __popc(hits & ((1u << place.lane) - 1))",
+        "next[q] + __popc(hits & ((2u << place.lane) - 1))",
+        "search-50",
+        "asan",
+        OVERFLOW,
+    ),
+    "search: equal distances of chunks not added up": Mutant(
+        "at = min(at + count, limit);", "", "search-8", "plain", "top-k ids differ"
+    ),
+}

@@ -1,0 +1,106 @@
+"""HammingIndex on CUDA codes: the kernels in the simulator, behind a CuPy that runs on the CPU, against NumPy."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from cuda_on_cpu import COMPILER, fake_cupy
+from cuda_on_cpu.cases import SEED
+
+from scq_gpu import _search_arrays, _search_cuda, kernels, search
+from scq_gpu.kernels import _launch
+from scq_gpu.search import HammingIndex
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
+
+
+@pytest.fixture(autouse=True)
+def cupy():
+    _launch.cupy_runtime.cache_clear()
+    with fake_cupy.installed() as fake:
+        yield fake
+    _launch.cupy_runtime.cache_clear()
+
+
+def codes_of(n, n_bits, seed=SEED):
+    """Random codes of which a fifth are alike, so that there are ties."""
+    rng = np.random.default_rng([seed, n, n_bits])
+    bits = rng.random((n, n_bits)) < 0.5
+    bits[rng.random(n) < 0.2] = bits[0]
+    return np.packbits(bits, axis=1, bitorder="little")
+
+
+def by_pair(found):
+    return sorted(zip(*(x.tolist() for x in found), strict=True))
+
+
+@pytest.mark.parametrize(("n", "n_bits", "k"), [(300, 20, 7), (50, 64, 50), (9, 8, 12), (1, 1000, 3)])
+def test_engine_agrees_with_numpy(n, n_bits, k):
+    codes, queries = codes_of(n, n_bits), codes_of(5, n_bits, seed=1)
+    engine = _search_cuda.CudaEngine([fake_cupy.array(codes)])
+    on_device = fake_cupy.array(queries)
+    found = engine.knn(on_device, [codes], k, n_bits=n_bits)
+    for result, expected in zip(found, _search_arrays.knn(queries, [codes], k, n_bits=n_bits), strict=True):
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
+    radius = n_bits // 2
+    within = engine.within(on_device, [codes], radius)
+    expected = _search_arrays.within(queries, [codes], radius)
+    assert len(expected[0])
+    assert by_pair(within) == by_pair(expected)
+
+
+def test_range_search_in_blocks_of_queries(monkeypatch):
+    monkeypatch.setattr(_search_cuda, "_BLOCK_QUERIES", 3)
+    codes, queries = codes_of(200, 16), codes_of(8, 16, seed=1)
+    within = _search_cuda.CudaEngine([fake_cupy.array(codes)]).within(fake_cupy.array(queries), [codes], 5)
+    assert by_pair(within) == by_pair(_search_arrays.within(queries, [codes], 5))
+
+
+def test_one_place_decides():
+    codes = fake_cupy.array(codes_of(4, 1024))
+    assert search._engine_for(codes, 1, k=kernels.MAX_K) is _search_cuda.CudaEngine
+    assert search._engine_for(codes, 1, k=kernels.MAX_K + 1) is _search_arrays
+    assert search._engine_for(fake_cupy.array(codes_of(4, 1032)), 1) is _search_arrays
+    assert search._engine_for(np.asarray(codes), 1) is _search_arrays
+
+
+def test_index_builds_its_database_once_and_again_after_add(monkeypatch):
+    built = []
+    database = kernels.HammingDatabase
+
+    def build(codes):
+        built.append(len(codes))
+        return database(fake_cupy.array(codes))  # NumPy forgets whose arrays it joins
+
+    monkeypatch.setattr(_search_cuda, "HammingDatabase", build)
+    codes, queries = codes_of(120, 24), codes_of(6, 24, seed=1)
+    index, expected = HammingIndex(fake_cupy.array(codes), n_bits=24), HammingIndex(codes, n_bits=24)
+
+    def check():
+        for k in (1, 200):
+            for x, y in zip(index.search(fake_cupy.array(queries), k), expected.search(queries, k), strict=True):
+                np.testing.assert_array_equal(x, y)
+        found = index.range_search(fake_cupy.array(queries), 8)
+        for x, y in zip(found, expected.range_search(queries, 8), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+    check()
+    check()
+    assert built == [120]
+    more, ids = codes_of(30, 24, seed=2), np.arange(30)[::-1] + 500
+    index.add(fake_cupy.array(more), ids=ids)
+    expected.add(more, ids=ids)
+    check()
+    assert built == [120, 150]
+
+
+def test_an_index_that_has_searched_can_be_pickled():
+    codes = codes_of(40, 16)
+    index = HammingIndex(fake_cupy.array(codes), n_bits=16)
+    first = index.search(fake_cupy.array(codes[:2]), 3)
+    again = pickle.loads(pickle.dumps(index))
+    for x, y in zip(again.search(fake_cupy.array(codes[:2]), 3), first, strict=True):
+        np.testing.assert_array_equal(x, y)
