@@ -102,9 +102,7 @@ def main():
         true = true_neighbours(X, Q, max(KS))
         for n_bits in BITS:
             start = time.perf_counter()
-            encoder = scq.OgE(
-                n_bits=n_bits, n_components=512, solver="columnwise", max_iter=options.max_iter, random_state=0
-            ).fit(X)
+            encoder = scq.OgE(n_bits=n_bits, max_iter=options.max_iter, tol=0, random_state=0).fit(X)
             results[name, n_bits] = recalls(encoder, X, Q, true)
             print(f"# {name}, {n_bits} bits: {time.perf_counter() - start:.0f} s", flush=True)
     print(markdown(results))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from scq_gpu._xp import Array, device_of, row_slices
+from scq_gpu._xp import Array, device_of, has_numba, row_slices
 
 NUMBA_PAIRS = 1 << 22  # below this many pairs, loading compiled code costs more than it saves
 _BLOCK_FLOATS = 1 << 24  # how many unpacked bits of the database one matrix product sees
@@ -16,7 +15,7 @@ _BLOCK_FLOATS = 1 << 24  # how many unpacked bits of the database one matrix pro
 
 def use_numba(x: Array, pairs: int) -> bool:
     """Whether compiled loops are there and worth loading: NumPy arrays, numba installed, enough pairs."""
-    return isinstance(x, np.ndarray) and pairs >= NUMBA_PAIRS and importlib.util.find_spec("numba") is not None
+    return pairs >= NUMBA_PAIRS and has_numba(x)
 
 
 def as_words(codes: np.ndarray) -> np.ndarray:

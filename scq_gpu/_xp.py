@@ -154,9 +154,9 @@ def linalg_errors(xp: ModuleType) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext()
 
 
-def use_numba(x: Array, *, work: int) -> bool:
-    """Whether compiled loops are there and worth loading: NumPy arrays, numba installed, enough elements of work."""
-    return isinstance(x, np.ndarray) and work >= 1 << 20 and importlib.util.find_spec("numba") is not None
+def has_numba(x: Array) -> bool:
+    """Whether compiled loops can work on x: a NumPy array, and numba installed."""
+    return isinstance(x, np.ndarray) and importlib.util.find_spec("numba") is not None
 
 
 def row_slices(n: int, size: int) -> list[slice]:

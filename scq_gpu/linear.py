@@ -111,15 +111,13 @@ class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             An existing file is replaced only once the new one is complete.
         """
         check_is_fitted(self)
-        params = self.get_params(deep=False)
         tensors = {name: to_host(getattr(self, name)) for name in self._fitted_arrays}
-        for name, value in list(params.items()):
-            if not (value is None or isinstance(value, bool | int | float | str | np.integer | np.floating)):
-                del params[name]
-                if hasattr(value, "shape"):
-                    tensors[f"param.{name}"] = to_host(value)
-        params = {name: getattr(value, "item", lambda value=value: value)() for name, value in params.items()}
-        params.pop("device", None)
+        params = {}
+        for name, value in self.get_params(deep=False).items():
+            if getattr(value, "shape", ()):
+                tensors[f"param.{name}"] = to_host(value)
+            elif name != "device" and isinstance(value, bool | int | float | str | np.generic | None):
+                params[name] = value.item() if isinstance(value, np.generic) else value
         facts = {name: getattr(self, name) for name in self._fitted_facts}
         if hasattr(self, "feature_names_in_"):
             facts["feature_names_in_"] = list(self.feature_names_in_)

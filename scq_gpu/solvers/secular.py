@@ -21,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from scq_gpu._xp import Array, cache_bytes, row_slices, use_numba
+from scq_gpu._xp import Array, cache_bytes, has_numba, row_slices
 
+_COMPILED = 1 << 20  # terms from which loading the compiled loops pays
 _NODES = 64  # of the logarithmic grid on which one matrix product evaluates every equation
 _STEPS = 3  # of `refine` inside one cell of that grid; two reach 1e-9, three reach rounding
 
@@ -81,7 +82,7 @@ def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
     >>> solve_secular(np.array([1.0, 0.0]), m, xp=namespace(m))
     array([3., 0.])
     """
-    if use_numba(m, work=m.shape[0] * m.shape[1]):
+    if m.shape[0] * m.shape[1] >= _COMPILED and has_numba(m):
         from scq_gpu._secular_numba import solve_rows
 
         return solve_rows(gap, m)
