@@ -1,6 +1,6 @@
 """How many true float neighbours a search over codes finds: Hamming, asymmetric, and Hamming rescored with floats.
 
-    python benchmarks/recall.py --data DIR --plot docs/images/recall.png
+    python benchmarks/recall.py --data DIR --solver joint --plot docs/images/recall.png
 
 recall@k is the share of a query's k nearest rows (Euclidean, all floats) among the k results returned. Rescoring takes
 4 k or 16 k Hamming results and keeps the best k by float distance. The table goes to standard output as Markdown.
@@ -92,6 +92,7 @@ def main():
     parser.add_argument("--plot", type=Path, help="where to draw the figure")
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--max-iter", type=int, default=50)
+    parser.add_argument("--solver", choices=("joint", "columnwise"), default="joint")
     options = parser.parse_args()
     results = {}
     for name, file in FILES.items():
@@ -102,7 +103,8 @@ def main():
         true = true_neighbours(X, Q, max(KS))
         for n_bits in BITS:
             start = time.perf_counter()
-            encoder = scq.OgE(n_bits=n_bits, max_iter=options.max_iter, tol=0, random_state=0).fit(X)
+            encoder = scq.OgE(n_bits=n_bits, solver=options.solver, max_iter=options.max_iter, tol=0, random_state=0)
+            encoder.fit(X)
             results[name, n_bits] = recalls(encoder, X, Q, true)
             print(f"# {name}, {n_bits} bits: {time.perf_counter() - start:.0f} s", flush=True)
     print(markdown(results))

@@ -11,8 +11,8 @@ minimises an upper bound that touches at W: with W = V the objective never rises
 ``Q = polar(diag(a - lam) Q diag(s^2) + M diag(s))``; given Q, each length has its minimiser
 ``s_k = q_k'm_k / (q_k' diag(lam) q_k)``, lam including the ridge. Neither step raises the objective.
 
-A few of these steps a V step are enough, and better than many: they are short along directions of little variance,
-where a full solution would run after noise. benchmarks/joint_steps.py measures that; docs/theory.md shows it.
+Steps are short along axes of little variance, so a few of them a V step favour the others; the sign passes between them
+do the rest.
 """
 
 from __future__ import annotations
