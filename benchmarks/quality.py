@@ -96,7 +96,7 @@ def write(rows: list[dict], options: argparse.Namespace) -> None:
         "# Quality of the codes",
         "",
         f"CIFAR-10, mean and standard deviation over {options.seeds} seeds. Made by "
-        "`python benchmarks/quality.py --data DIR` on "
+        f"`python benchmarks/quality.py --data DIR --bits {' '.join(map(str, options.bits))}` on "
         f"{datetime.date.today()} with scq_gpu {scq.__version__}, NumPy {np.__version__}, Python "
         f"{platform.python_version()}, {options.threads} threads. mAP is the standard average precision over the whole "
         "ranking, ties in database order.",
