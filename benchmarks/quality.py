@@ -28,9 +28,9 @@ BITS = (16, 32, 64, 128, 256)
 COLUMNWISE_BITS = (16, 32, 64)  # longer codes take it minutes, and fall further behind
 CAVEAT = (
     'The defaults behind these figures (`ridge="auto"`, `n_components="auto"`, the weights of the random start, ten '
-    "polar steps, `tol`) were chosen after some fifteen rounds of trials scored on these EfficientNet test queries, 2,000 "
-    "or 3,000 of them at a time. The EfficientNet rows are therefore optimistic: no held-out queries were kept. GIST was "
-    "not used to choose anything."
+    "polar steps, `tol`) were chosen after some fifteen rounds of trials scored on these EfficientNet test queries, "
+    "2,000 or 3,000 of them at a time. The EfficientNet rows are therefore optimistic: no held-out queries were kept. "
+    "GIST was not used to choose anything."
 )
 FIELDS = ("features", "encoder", "solver", "bits", "seed", "mAP", "prec@r2", "prec@1k", "loss", "passes", "seconds",
           "largest rise", "constraint")  # fmt: skip
