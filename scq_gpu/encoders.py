@@ -11,9 +11,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
-from scq_gpu._validate import check_choice, check_init, check_integer, check_real, check_rows
+from scq_gpu._validate import check_choice, check_init, check_integer, check_real
 from scq_gpu._xp import Array, linalg_errors, to_host, usable_device
 from scq_gpu.basis import Basis, compute_basis
+from scq_gpu.intake import as_rows
 from scq_gpu.linear import LinearEncoder, snapshot
 from scq_gpu.rows import ProjectedRows, Rows
 from scq_gpu.solvers.joint import fit_joint_orthogonal, fit_joint_orthonormal
@@ -57,9 +58,8 @@ class _SCQ(LinearEncoder):
 
     def _fit(self, X: Any) -> None:
         self._check_parameters()
-        validated = check_rows(X, min_rows=2)
+        rows = as_rows(X, device=self.device, min_rows=2)
         validate_data(self, X, reset=True, skip_check_array=True)
-        rows = Rows(validated, device=self.device)
         xp = rows.xp
         d = rows.shape[1]
         start = self.init if isinstance(self.init, str) else check_init(self.init, d=d, n_bits=self.n_bits)

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from scq_gpu._validate import check_rows
 from scq_gpu._xp import Array, device_of, from_host, namespace, to_device, to_host, usable_device
 from scq_gpu.codes import signs
+from scq_gpu.intake import as_rows
 from scq_gpu.io import ModelFileError, read_model, write_model
 from scq_gpu.rows import Rows
 
@@ -130,14 +130,13 @@ class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _run(self, X: Any, run: Callable[[Rows, Array, Array], Array]) -> Array:
         """``run(rows, W, t)`` where the work is to be done, back in X's namespace and on X's device."""
         check_is_fitted(self)
-        validated = check_rows(X)
+        rows = as_rows(X, device=self.device)
         validate_data(self, X, reset=False, skip_check_array=True)
-        rows = Rows(validated, device=self.device)
         W, t = (_like(getattr(self, name), rows) for name in ("components_", "threshold_"))
         result = run(rows, W.T, t)
         if self.device is None:
             return result
-        return from_host(to_host(result), xp=namespace(validated), device=device_of(validated))
+        return from_host(to_host(result), xp=namespace(rows.X), device=device_of(rows.X))
 
     @property
     def _n_features_out(self) -> int:
