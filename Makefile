@@ -6,7 +6,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 THREADS ?= 2
 THREAD_ENV := OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS)
 
-.PHONY: demo test test-cuda lint format bench bench-gpu docs clean help
+.PHONY: demo test test-cuda lint format bench bench-gpu paper pictures docs package clean help
+
+DATA ?= ../shared/data
+FRESH ?= --fresh
+PAPER := $(THREAD_ENV) $(BIN)/python benchmarks/paper
 
 help:  ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +48,28 @@ bench: $(VENV)/.extra-test  ## Benchmarks, each beside what it is measured again
 
 bench-gpu: $(VENV)/.extra-test  ## Kernel timings against the roofs of a GPU; says so where there is none
 	$(BIN)/python benchmarks/bench_gpu.py
+
+paper: $(VENV)/.extra-test  ## The paper's tables and figures from DATA=folder into docs/results; hours. FRESH= resumes
+	$(PAPER)/toy.py --threads $(THREADS)
+	$(PAPER)/convergence.py --data $(DATA) --threads $(THREADS)
+	$(PAPER)/summary.py --data $(DATA) --threads $(THREADS)
+	$(PAPER)/gist_table.py --data $(DATA) --threads $(THREADS) $(FRESH)
+	$(PAPER)/training_time.py --data $(DATA) --threads $(THREADS)
+	$(PAPER)/state_of_the_art.py --data $(DATA) --threads $(THREADS) $(FRESH)
+
+pictures: $(VENV)/.extra-test $(VENV)/.extra-docs  ## The pictures and command output in the documentation
+	$(BIN)/python docs/make_plots.py
+	$(BIN)/python docs/make_bits.py
+	$(BIN)/python docs/make_cli.py
+
+package: $(VENV)/.base  ## Wheel and sdist, each installed in an environment of its own and put to work
+	rm -rf dist build
+	$(PIP) build
+	$(BIN)/python -m build --outdir dist .
+	for file in dist/*.whl dist/*.tar.gz; do \
+		rm -rf build/clean && $(PYTHON) -m venv build/clean && \
+		build/clean/bin/python -m pip --disable-pip-version-check install --quiet "$$file[cli,plots]" && \
+		(cd build && clean/bin/scq-gpu info && clean/bin/scq-gpu demo) || exit 1; done
 
 docs: $(VENV)/.extra-docs  ## The documentation as HTML, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -42,10 +42,11 @@ html_theme_options = {
 
 # The API page: its sections, and the modules whose public names they hold. A name is shown once, by its shortest path.
 API = {
-    "encoders": ["encoders", "linear", "io"],
-    "codes": ["codes"],
+    "encoders": ["encoders", "baselines", "estimator"],
+    "files": ["io", "code_files", "memory"],
+    "codes": ["codes", "interchange"],
     "search": ["search", "asymmetric"],
-    "measuring": ["evaluation"],
+    "measuring": ["evaluation", "sweeps"],
     "metrics": ["metrics"],
 }
 

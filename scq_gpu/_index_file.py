@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from scq_gpu._validate import DISTANCES
 from scq_gpu.codes import BIT_CONTRACT, code_bytes
 
 FORMAT = "scq_gpu.HammingIndex v1"
@@ -25,11 +26,13 @@ _DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype("u1"), "I64": np.dtype("<i8"
 _MAX_HEADER = 1 << 20
 
 
-def write(path: str | os.PathLike[str], parts: Sequence[np.ndarray], ids: np.ndarray | None, *, n_bits: int) -> None:
+def write(
+    path: str | os.PathLike[str], parts: Sequence[np.ndarray], ids: np.ndarray | None, *, n_bits: int, distance: str
+) -> None:
     """Write codes and ids under a temporary name, then rename: a reader never sees half a file."""
     n, width = sum(len(part) for part in parts), code_bytes(n_bits)
     header: dict[str, Any] = {
-        "__metadata__": {"format": FORMAT, "n_bits": str(n_bits), "bit_contract": BIT_CONTRACT},
+        "__metadata__": {"format": FORMAT, "n_bits": str(n_bits), "bit_contract": BIT_CONTRACT, "distance": distance},
     }
     begin = 0
     if ids is not None:
@@ -54,8 +57,8 @@ def write(path: str | os.PathLike[str], parts: Sequence[np.ndarray], ids: np.nda
         raise
 
 
-def read(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | None, int]:
-    """Codes, ids (or None) and n_bits of an index file, the arrays memory-mapped and read-only."""
+def read(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | None, int, str]:
+    """Codes, ids (or None), n_bits and distance of an index file, the arrays memory-mapped and read-only."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -70,6 +73,9 @@ def read(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | None, i
         raise _broken(path, f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
     if metadata.get("bit_contract") != BIT_CONTRACT:
         raise _broken(path, f"its bit contract is {metadata.get('bit_contract')!r}, not {BIT_CONTRACT!r}")
+    distance = metadata.get("distance", "hamming")
+    if distance not in DISTANCES:
+        raise _broken(path, f"its distance is {distance!r}, not one of {', '.join(DISTANCES)}")
     try:
         n_bits = int(metadata["n_bits"])
         arrays = {name: _map(path, header[name], 8 + length, size) for name in ("codes", "ids") if name in header}
@@ -80,7 +86,7 @@ def read(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | None, i
             raise ValueError("ids and codes differ in length")
     except (ValueError, KeyError, TypeError) as error:
         raise _broken(path, str(error)) from error
-    return codes, arrays.get("ids"), n_bits
+    return codes, arrays.get("ids"), n_bits, distance
 
 
 def _map(path: str | os.PathLike[str], entry: dict[str, Any], base: int, size: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from scq_gpu._hamming import distances, use_numba
+from scq_gpu._hamming import distances, spherical_levels, spherical_ranks, use_numba
 from scq_gpu._xp import Array, device_of, from_host, namespace, row_slices, to_host
 
 _BLOCK_PAIRS = 1 << 21  # query-code pairs a block holds in memory
@@ -42,25 +42,31 @@ def scan(
     ap: str | None = None,
     at: int | None = None,
     k: int = 0,
+    distance: str = "hamming",
 ) -> Scan:
     """Go once through all pairs of codes.
 
-    ``ap`` asks for the average-precision sums of the first ``at`` ranks, ``k`` for the hits among the first k.
+    ``ap`` asks for the average-precision sums of the first ``at`` ranks, ``k`` for the hits among the first k. By the
+    spherical distance, counts are per distance that there can be, from the least.
     """
     xp = namespace(queries, database)
     n = database.shape[0]
     at = min(at or n, n)
     k = min(k, n)
-    if use_numba(queries, queries.shape[0] * n) and 8 * queries.shape[1] < 1 << 15:
+    width = queries.shape[1]
+    spherical = distance == "spherical"
+    if not spherical and use_numba(queries, queries.shape[0] * n) and 8 * width < 1 << 15:
         from scq_gpu import _ranking_numba
 
         return Scan(*_ranking_numba.scan(queries, database, query_labels, database_labels, ap=ap, at=at, k=k))
     labels = [_like(x, queries, xp=xp) for x in (query_labels, database_labels)]
-    step = max(1, _BLOCK_PAIRS // max(n, 16 * queries.shape[1]))  # neither pairs nor histograms outgrow the block
+    levels = spherical_levels(width) if spherical else 8 * width + 1
+    step = max(1, _BLOCK_PAIRS // max(n, 2 * levels))  # neither pairs nor histograms outgrow the block
     blocks = []
     for part in row_slices(queries.shape[0], step):
         relevant = _relevance(labels[0][part, ...], labels[1], xp=xp)
-        blocks.append(_scan_block(queries[part, :], database, relevant, ap=ap, at=at, k=k, xp=xp))
+        d = (spherical_ranks if spherical else distances)(queries[part, :], database, xp=xp)
+        blocks.append(_scan_block(d, relevant, levels=levels, ap=ap, at=at, k=k, xp=xp))
     return Scan(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
 
 
@@ -80,11 +86,10 @@ def _relevance(query_labels: Array, database_labels: Array, *, xp: ModuleType) -
 
 
 def _scan_block(
-    queries: Array, database: Array, relevant: Array, *, ap: str | None, at: int, k: int, xp: ModuleType
+    d: Array, relevant: Array, *, levels: int, ap: str | None, at: int, k: int, xp: ModuleType
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    d = distances(queries, database, xp=xp)
-    counts, hits = _histograms(d, relevant, n_bits=8 * queries.shape[1], xp=xp)
-    none = np.zeros(queries.shape[0])
+    counts, hits = _histograms(d, relevant, levels=levels, xp=xp)
+    none = np.zeros(d.shape[0])
     if ap is None and not k:
         return counts, hits, none, none.astype(np.int64)
     order = xp.argsort(d, axis=1, stable=True)[:, : max(at if ap else 0, k)]
@@ -108,9 +113,9 @@ def ap_sums(ranked: Array, ap: str, *, xp: ModuleType) -> np.ndarray:
     return np.bincount(query, weights=precision, minlength=q)
 
 
-def _histograms(d: Array, relevant: Array, *, n_bits: int, xp: ModuleType) -> tuple[np.ndarray, np.ndarray]:
-    """How many codes, and how many relevant ones, lie at each distance: (q, n_bits + 1) twice."""
-    q, bins = d.shape[0], 2 * (n_bits + 1)
+def _histograms(d: Array, relevant: Array, *, levels: int, xp: ModuleType) -> tuple[np.ndarray, np.ndarray]:
+    """How many codes, and how many relevant ones, lie at each distance: (q, levels) twice."""
+    q, bins = d.shape[0], 2 * levels
     row = xp.arange(0, q * bins, bins, dtype=xp.int32, device=device_of(d))[:, None]
     keys = xp.reshape(xp.astype(d, xp.int32) * 2 + xp.astype(relevant, xp.int32) + row, (-1,))
     if hasattr(xp, "bincount"):
@@ -118,7 +123,7 @@ def _histograms(d: Array, relevant: Array, *, n_bits: int, xp: ModuleType) -> tu
     else:
         edges = xp.arange(0, q * bins + 1, dtype=xp.int32, device=device_of(d))
         flat = xp.diff(xp.searchsorted(xp.sort(keys), edges))
-    table = to_host(flat).reshape(q, n_bits + 1, 2).astype(np.int64)
+    table = to_host(flat).reshape(q, levels, 2).astype(np.int64)
     return table.sum(axis=2), table[:, :, 1]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from scq_gpu._xp import Array, detach, is_array, namespace, to_host
+from scq_gpu._xp import Array, detach, device_of, is_array, namespace, to_host
 
 
 def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
@@ -42,12 +42,34 @@ def check_rows(X: Any, *, min_rows: int = 1) -> Array:
         raise ValueError(
             f"X must have 2 dimensions (rows, features), got {X.ndim} (shape {tuple(X.shape)}); flatten each row first"
         )
-    n, d = X.shape
+    check_row_count(X.shape, min_rows=min_rows)
+    return X
+
+
+def check_row_count(shape: tuple[int, ...], *, min_rows: int) -> None:
+    """That rows of ``shape`` (n, d) are at least ``min_rows``, with one column or more."""
+    n, d = shape
     if d < 1:
         raise ValueError(f"0 feature(s) (shape={(n, d)}) while a minimum of 1 is required.")
     if n < min_rows:
         raise ValueError(f"Found array with n_samples={n} (shape={(n, d)}) while a minimum of {min_rows} is required.")
-    return X
+
+
+def check_dask_rows(X: Any, *, device: str | None, min_rows: int) -> None:
+    """That a Dask array is (n, d), in chunks of known sizes, and to be worked on where they are."""
+    if X.ndim != 2:
+        raise ValueError(f"X must have 2 dimensions (rows, features), got {X.ndim} (a Dask array of shape {X.shape})")
+    if any(math.isnan(size) for sizes in X.chunks for size in sizes):
+        raise ValueError(
+            "X is a Dask array with chunks of unknown sizes; have them counted first: X = X.compute_chunk_sizes(), or "
+            "X = frame.to_dask_array(lengths=True)"
+        )
+    if device is not None:
+        raise ValueError(
+            f"device={device!r} with a Dask array: work is done where its chunks are. Call "
+            "encoder.set_params(device=None), and put the chunks on GPUs with X.map_blocks(cupy.asarray)"
+        )
+    check_row_count(X.shape, min_rows=min_rows)
 
 
 def check_integer(value: object, *, name: str, minimum: int) -> int:
@@ -66,6 +88,26 @@ def check_real(value: object, *, name: str, minimum: float, strict: bool = False
     if not math.isfinite(number) or number < minimum or (strict and number == minimum):
         raise ValueError(f"{name}={value!r} must be {wanted}")
     return number
+
+
+def check_integers(values: Any, *, name: str, minimum: int) -> list[int]:
+    """values as a list of ints of at least ``minimum``, one or more."""
+    return [check_integer(value, name=f"{name}[{i}]", minimum=minimum) for i, value in enumerate(_listed(values, name))]
+
+
+def check_scales(scales: Any) -> tuple[float, ...]:
+    """scales as finite floats above 0, one or more."""
+    listed = enumerate(_listed(scales, "scales"))
+    return tuple(check_real(value, name=f"scales[{i}]", minimum=0, strict=True) for i, value in listed)
+
+
+def _listed(values: Any, name: str) -> list[Any]:
+    if isinstance(values, str) or not hasattr(values, "__iter__"):
+        raise TypeError(f"{name}={values!r} is not a list; pass numbers, such as {name}=[{values!r}]")
+    listed = list(values)
+    if not listed:
+        raise ValueError(f"{name} is empty; at least one number is needed")
+    return listed
 
 
 def check_choice(value: object, *, name: str, choices: Collection[str]) -> str:
@@ -101,6 +143,28 @@ def check_codes(codes: Any, n_bits: int) -> Array:
     return codes
 
 
+def check_linear_map(X: Array, W: Array, t: Array) -> None:
+    """That X (n, d), W (d, n_bits) and t (n_bits,) fit, with at least one feature and one bit."""
+    shapes = tuple(tuple(x.shape) for x in (X, W, t))
+    if tuple(map(len, shapes)) != (2, 2, 1) or shapes[0][1:] != shapes[1][:1] or shapes[1][1:] != shapes[2]:
+        raise ValueError("X {}, W {} and t {} do not fit; wanted are (n, d), (d, n_bits) and (n_bits,)".format(*shapes))
+    if 0 in shapes[1]:
+        raise ValueError(f"W has shape {shapes[1]}; at least one feature and one bit are wanted")
+
+
+def check_out(out: Any, *, shape: tuple[int, int], like: Array) -> None:
+    """That codes of ``shape``, made from rows ``like``, can be written to ``out``."""
+    xp = namespace(like)
+    if not is_array(out) or namespace(out) is not xp or device_of(out) != device_of(like):
+        raise TypeError(
+            f"out is a {type(out).__name__}; wanted is an array of {xp.__name__} on {device_of(like)}, as X is"
+        )
+    if tuple(out.shape) != shape or out.dtype != xp.uint8:
+        raise ValueError(f"out has shape {tuple(out.shape)} and dtype {out.dtype}; wanted are {shape} and uint8")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError("out is read-only; open a memory map with mode 'r+' or 'w+'")
+
+
 def check_signs(B: Array, *, xp: ModuleType) -> Array:
     """B as booleans, from booleans, 0/1 or -1/+1."""
     if xp.isdtype(B.dtype, "bool"):
@@ -114,7 +178,9 @@ def check_signs(B: Array, *, xp: ModuleType) -> Array:
     raise ValueError("B must hold booleans, only 0 and 1, or only -1 and +1; take signs first, for example X >= 0")
 
 
-def nonfinite_error(x: Array, *, first_row: int, where: str) -> ValueError:
+def nonfinite_error(
+    x: Array, *, first_row: int, where: str, locate: Callable[[int], str] = "row {}".format
+) -> ValueError:
     """The error that names the first NaN or inf of a block of rows."""
     host = to_host(x)
     bad = np.argwhere(~np.isfinite(host))
@@ -125,8 +191,17 @@ def nonfinite_error(x: Array, *, first_row: int, where: str) -> ValueError:
     row, column = bad[0]
     value = "NaN" if np.isnan(host[row, column]) else "inf"
     return ValueError(
-        f"Input X contains NaN or inf: first {value} at row {first_row + row}, column {column}. "
+        f"Input X contains NaN or inf: first {value} at {locate(first_row + int(row))}, column {column}. "
         "Drop such rows or fill them in"
+    )
+
+
+def room_error(shape: tuple[int, int], dtype: object, *, n_bytes: int, available: int) -> MemoryError:
+    """The error for projected rows that do not fit in memory."""
+    return MemoryError(
+        f"training keeps the rows projected, {shape[0]:,} x {shape[1]:,} {dtype}: {n_bytes / 1e9:.2f} GB, and "
+        f"{available / 1e9:.2f} GB are available. Fit from a file, which keeps no copy (scq_gpu.io.open_rows); or pass "
+        f"float32 features, or fewer n_components (now {shape[1]}). scq_gpu.estimate_memory tells beforehand"
     )
 
 
@@ -136,6 +211,7 @@ def _is_sparse(x: Any) -> bool:
 
 AP_RULES = ("standard", "trapezoid")
 TIE_RULES = ("database", "average")
+DISTANCES = ("hamming", "spherical")
 
 
 def check_code_pair(query_codes: object, database_codes: object) -> tuple[Array, Array]:

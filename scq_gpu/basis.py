@@ -94,12 +94,13 @@ def compute_basis(
     if D < min(wanted, varying):
         warnings.warn(
             f"X ({n} rows, {d} features) has rank {rank}: keeping {D} components of {min(wanted, varying)}",
-            stacklevel=5,
+            stacklevel=7,
         )
     if n_bits > D:
+        more = f" or raise n_components (now {n_components})" if wanted < n_bits else ""
         raise ValueError(
             f"n_bits={n_bits} exceeds the {D} dimensions left after PCA of {n} rows x {d} features (rank {rank}); "
-            f"lower n_bits or raise n_components (now {n_components})"
+            f"lower n_bits{more}"
         )
     s = float(np.sqrt(n_bits / spectrum[:n_bits].sum())) if scale == "auto" else float(scale)
     return Basis(moments.mean, P[:, :D], lam[:D] * s**2, s)

@@ -10,9 +10,20 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
+import numpy as np
+
 from scq_gpu import kernels
-from scq_gpu._validate import check_array, check_choice, check_codes, check_integer, check_signs
-from scq_gpu._xp import Array, device_of, namespace, packbits
+from scq_gpu._encode_cpu import encode_rows
+from scq_gpu._validate import (
+    check_array,
+    check_choice,
+    check_codes,
+    check_integer,
+    check_linear_map,
+    check_out,
+    check_signs,
+)
+from scq_gpu._xp import Array, cache_bytes, compute_dtype, device_of, namespace, packbits, row_slices
 
 BIT_CONTRACT: Final = "bit k = [x.w_k >= t_k]; byte k//8, position k%8, LSB first; padding 0; v1"
 
@@ -76,21 +87,27 @@ def unpack(codes: Array, n_bits: int) -> Array:
     return signs(bits == 1, dtype=xp.int8, xp=xp)
 
 
-def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact") -> Array:
-    """Encode rows with a linear map: ``pack(X @ W >= t)``, on a GPU by a kernel that writes only the bits.
+def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact", out: Array | None = None) -> Array:
+    """Encode rows with a linear map: ``pack(X @ W >= t)``, of which only the bits ever exist for all rows at once.
+
+    On a GPU a kernel does it, on the CPU a compiled loop (extra ``cpu``); everything else goes block by block.
 
     Parameters
     ----------
     X : array (n, d)
+        Of any real type and memory order; float64 and wide integers are multiplied in float64, all else in float32.
     W : array (d, n_bits)
     t : array (n_bits,)
-        All three of one namespace, device and float type.
+        All three of one namespace and device.
     precision : {"exact", "accurate", "fast"}
         How the kernels multiply (see `scq_gpu.kernels.encode_linear`); without one there is only "exact".
+    out : array (n, ceil(n_bits / 8)) of uint8, optional
+        Where to write the codes to, such as a memory map; in the namespace of X.
 
     Returns
     -------
     array (n, ceil(n_bits / 8)) of uint8
+        ``out`` if it was given.
 
     Examples
     --------
@@ -101,9 +118,33 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact") -> 
            [1],
            [2]], dtype=uint8)
     """
-    if has_kernel(X, precision):
-        return kernels.encode_linear(X, W, t, precision=precision)
-    return pack_bits(X @ W >= t, xp=namespace(X, W, t))
+    on_gpu = has_kernel(X, precision)
+    xp = namespace(X, W, t)
+    check_linear_map(X, W, t)
+    shape = (X.shape[0], code_bytes(W.shape[1]))
+    if out is not None:
+        check_out(out, shape=shape, like=X)
+    if on_gpu:
+        codes = kernels.encode_linear(X, W, t, precision=precision)
+    elif isinstance(X, np.ndarray):
+        codes = np.empty(shape, dtype=np.uint8) if out is None else out
+        encode_rows(X, W, t, codes)
+        return codes
+    else:
+        codes = _encode_blocks(X, W, t, xp=xp)
+    if out is None:
+        return codes
+    out[...] = codes
+    return out
+
+
+def _encode_blocks(X: Array, W: Array, t: Array, *, xp: ModuleType) -> Array:
+    """Products of blocks that stay in cache, for any namespace."""
+    dtype = compute_dtype(X.dtype, xp=xp, device=device_of(X))
+    W, t = (xp.astype(x, dtype, copy=False) for x in (W, t))
+    size = max(128, cache_bytes(X) // (max(W.shape) * xp.finfo(dtype).bits // 8))
+    blocks = (X[part, :] for part in row_slices(X.shape[0], size) or [slice(0, 0)])
+    return xp.concat([pack_bits(xp.astype(block, dtype, copy=False) @ W >= t, xp=xp) for block in blocks], axis=0)
 
 
 def has_kernel(X: Array, precision: str) -> bool:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import validate_data
 
 from scq_gpu._validate import check_choice, check_init, check_integer, check_real
 from scq_gpu._xp import Array, linalg_errors, to_host, usable_device
-from scq_gpu.basis import Basis, compute_basis
-from scq_gpu.intake import as_rows
-from scq_gpu.linear import LinearEncoder, snapshot
-from scq_gpu.rows import ProjectedRows, Rows
-from scq_gpu.solvers.joint import fit_joint_orthogonal, fit_joint_orthonormal
+from scq_gpu.basis import Basis, Moments, compute_basis
+from scq_gpu.estimator import snapshot
+from scq_gpu.linear import LinearEncoder
+from scq_gpu.rows import ProjectedRows, Rows, SignStatistics
+from scq_gpu.solvers.joint import SOFTNESS, fit_joint_orthogonal, fit_joint_orthonormal
 from scq_gpu.solvers.orthogonal import fit_orthogonal
 from scq_gpu.solvers.orthonormal import fit_orthonormal, fit_orthonormal_patiently
 from scq_gpu.starts import STARTS, draw_starts
@@ -25,7 +24,7 @@ from scq_gpu.training import Run, VStep, train
 
 SOLVERS = ("joint", "columnwise")
 _COMPONENTS = 512  # the paper's n_components,
-_COMPONENTS_PER_BIT = 16  # and how many of them each bit of a long code wants
+_COMPONENTS_PER_BIT = 40  # and how many of them each bit of a long code wants
 _RIDGE = 0.02  # the paper's mu,
 _RIDGE_BITS = 32  # at its best for about so many bits
 
@@ -36,47 +35,16 @@ class _SCQ(LinearEncoder):
     _fitted_arrays = ("components_", "threshold_", "mean_", "eigenvalues_", "levels_")
     _fitted_facts = ("n_features_in_", "scale_", "loss_curve_", "n_iter_", "converged_", "n_samples_")
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Learn the map from rows; no labels are used.
+    def _learn(self, rows: Rows) -> None:
+        self._fit_rows(rows, rows.moments())
 
-        A fit that does not finish, through an error or an interrupt, leaves the encoder as it was before.
-
-        Parameters
-        ----------
-        X : array (n, n_features)
-            Of any array-API namespace; float16, bfloat16, float32, float64 or integers.
-        y : ignored
-
-        Returns
-        -------
-        self
-        """
-        fitted = snapshot(self)
-        fitted._fit(X)
-        self.__dict__ = fitted.__dict__  # one assignment: the old state or the new one
-        return self
-
-    def _fit(self, X: Any) -> None:
-        self._check_parameters()
-        rows = as_rows(X, device=self.device, min_rows=2)
-        validate_data(self, X, reset=True, skip_check_array=True)
+    def _fit_rows(self, rows: Rows, moments: Moments) -> None:
+        """The fit after its moments pass."""
         xp = rows.xp
-        d = rows.shape[1]
-        start = self.init if isinstance(self.init, str) else check_init(self.init, d=d, n_bits=self.n_bits)
-
         with linalg_errors(xp):
-            basis = compute_basis(
-                rows.moments(),
-                n_bits=self.n_bits,
-                n_components=_components(self.n_components, self.n_bits),
-                scale=self.scale,
-                eps=float(xp.finfo(rows.dtype).eps),
-                xp=xp,
-            )
+            basis = self._basis(rows, moments)
             projected = rows.project(basis)
-            V = draw_starts(
-                start, basis, projected, n_bits=self.n_bits, n_init=self.n_init, random_state=self.random_state, xp=xp
-            )
+            V = self._starts(basis, rows, projected)
             runs = train(
                 projected,
                 basis.lam,
@@ -85,30 +53,49 @@ class _SCQ(LinearEncoder):
                 ridge=self._ridge,
                 tol=self.tol,
                 iterations=self._progress(range(1, self.max_iter + 1)),
+                soft_passes=_soft_passes(self.max_iter),
                 watch=None if self.callback is None else lambda i, run: self._show(i, run, basis, rows, projected),
                 xp=xp,
             )
             run = min(runs, key=lambda run: min(run.losses) if self.tol > 0 else run.losses[-1])
-            self._keep(run, basis, rows, projected)
+            self._keep(run, basis, rows, projected.statistics(run.V[None, ...]))
         if self.tol > 0 and not run.converged:
             warnings.warn(
                 f"{type(self).__name__} stopped at max_iter={self.max_iter} before its loss settled within "
                 f"tol={self.tol:g} (last relative fall {_last_fall(run.losses):.1e}); raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
+
+    def _basis(self, rows: Rows, moments: Moments) -> Basis:
+        """The coordinates to train in."""
+        return compute_basis(
+            moments,
+            n_bits=self.n_bits,
+            n_components=_components(self.n_components, self.n_bits),
+            scale=self.scale,
+            eps=float(rows.xp.finfo(rows.dtype).eps),
+            xp=rows.xp,
+        )
+
+    def _starts(self, basis: Basis, rows: Rows, projected: ProjectedRows) -> Array:
+        """The first V's (n_init, D, n_bits)."""
+        init = self.init if isinstance(self.init, str) else check_init(self.init, d=rows.shape[1], n_bits=self.n_bits)
+        return draw_starts(
+            init, basis, projected, n_bits=self.n_bits, n_init=self.n_init, random_state=self.random_state, xp=rows.xp
+        )
 
     def _show(self, iteration: int, run: Run, basis: Basis, rows: Rows, projected: ProjectedRows) -> None:
         """Call the callback with a fitted copy."""
         shown = snapshot(self)
-        shown._keep(run, basis, rows, projected)
+        shown._keep(run, basis, rows, projected.statistics(run.V[None, ...]))
         self.callback(iteration, run.losses[-1], shown)
 
-    def _keep(self, run: Run, basis: Basis, rows: Rows, projected: ProjectedRows) -> None:
-        """Fold the map and set the fitted attributes."""
+    def _keep(self, run: Run, basis: Basis, rows: Rows, statistics: SignStatistics) -> None:
+        """Fold the map and set the fitted attributes; the statistics are those of a sign pass at V."""
         xp = rows.xp
         W, t = basis.fold(run.V)
-        M, balance = (x[0, ...] for x in projected.sign_statistics(run.V[None, ...]))
+        M, balance = statistics.M[0, ...], statistics.balance[0, ...]
         half = xp.sum(M * run.V, axis=0) / 2  # the projection's mean over rows of either sign, times their share
         ones, zeros = (1 + balance) / 2, (1 - balance) / 2
         levels = xp.stack([-half / xp.where(zeros > 0, zeros, 1.0), half / xp.where(ones > 0, ones, 1.0)], axis=-1)
@@ -126,7 +113,7 @@ class _SCQ(LinearEncoder):
             warnings.warn(
                 f"{dead} of {self.n_bits} bits are constant: the rows hold no further direction to tell apart. "
                 "Lower n_bits, or fit on more varied rows",
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _check_parameters(self) -> None:
@@ -178,7 +165,7 @@ class OgE(_SCQ):
     n_bits : int, default=32
         Length of the codes: any number of bits from 1 up to the dimensions that PCA leaves.
     n_components : int, "auto" or None, default="auto"
-        Principal components to keep, at most: "auto" is the paper's 512, or 16 a bit if that is more; None keeps all
+        Principal components to keep, at most: "auto" is the paper's 512, or 40 a bit if that is more; None keeps all
         that carry variance.
     ridge : float or "auto", default="auto"
         The paper's mu: how much long columns cost. "auto" is the paper's 0.02 for 32 bits; it grows as ``32 / n_bits``
@@ -285,7 +272,7 @@ class OgE(_SCQ):
         def columnwise(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
             return fit_orthogonal(lam, M, ridge=self._ridge, xp=xp), None, _all_solved(M, xp)
 
-        return {"joint": VStep(joint, descends=True), "columnwise": VStep(columnwise)}
+        return {"joint": VStep(joint, descends=True, softness=SOFTNESS), "columnwise": VStep(columnwise)}
 
 
 class OnE(_SCQ):
@@ -299,7 +286,7 @@ class OnE(_SCQ):
     n_bits : int, default=32
         Length of the codes: any number of bits from 1 up to the dimensions that PCA leaves.
     n_components : int, "auto" or None, default="auto"
-        Principal components to keep, at most: "auto" is the paper's 512, or 16 a bit if that is more; None keeps all
+        Principal components to keep, at most: "auto" is the paper's 512, or 40 a bit if that is more; None keeps all
         that carry variance.
     scale : float or "auto", default="auto"
         Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
@@ -380,13 +367,21 @@ class OnE(_SCQ):
         def patiently(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, Array]:
             return *fit_orthonormal_patiently(lam, M, start=tau, xp=xp), _all_solved(M, xp)
 
-        return {"joint": VStep(joint, descends=True), "columnwise": VStep(columnwise, retry=patiently)}
+        return {
+            "joint": VStep(joint, descends=True, softness=SOFTNESS),
+            "columnwise": VStep(columnwise, retry=patiently),
+        }
 
 
 def _components(n_components: int | str | None, n_bits: int) -> int | None:
     if n_components == "auto":
         return max(_COMPONENTS, _COMPONENTS_PER_BIT * n_bits)
     return None if n_components is None else int(n_components)
+
+
+def _soft_passes(max_iter: int) -> int:
+    """How many passes may have soft signs: a quarter is left for hard ones."""
+    return 3 * max_iter // 4
 
 
 def _all_solved(M: Array, xp: ModuleType) -> Array:

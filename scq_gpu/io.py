@@ -1,7 +1,8 @@
-"""Model files: safetensors with the bit contract, versions and training facts in the header.
+"""Files: rows to fit on and to encode (`open_rows`), and models.
 
-The file is the same whatever device wrote it. It is written under a temporary name and renamed, so that a model file is
-either the old one or the new one, never half of each.
+A model file is safetensors with the bit contract, versions and training facts in the header. It is the same whatever
+device wrote it. It is written under a temporary name and renamed, so that a model file is either the old one or the new
+one, never half of each.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import safetensors.numpy
 
 from scq_gpu._version import __version__
 from scq_gpu.codes import BIT_CONTRACT
+from scq_gpu.sources import RowFileError, RowSource, open_rows
+
+__all__ = ["ModelFileError", "RowFileError", "RowSource", "open_rows"]
 
 FORMAT = "scq_gpu-model"
 FORMAT_VERSION = 1

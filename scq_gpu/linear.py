@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from scq_gpu._xp import Array, device_of, from_host, namespace, to_device, to_host, usable_device
-from scq_gpu.codes import signs
-from scq_gpu.intake import as_rows
-from scq_gpu.io import ModelFileError, read_model, write_model
+from scq_gpu._xp import Array, to_host
+from scq_gpu.estimator import Encoder
+from scq_gpu.io import replace_file
 from scq_gpu.rows import Rows
 
-_ENCODERS: dict[str, type[LinearEncoder]] = {}
 
-
-class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class LinearEncoder(Encoder):
     """Base of encoders of the form ``bit_k(x) = [x . w_k >= t_k]``.
 
     A subclass learns ``components_`` (n_bits, d), which is W', and ``threshold_`` (n_bits,) in ``fit``, and lists its
     other fitted arrays in ``_fitted_arrays`` and its plain values in ``_fitted_facts``; both go into model files.
     """
 
-    device: str | None
     components_: Array
     threshold_: Array
     _fitted_arrays: tuple[str, ...] = ("components_", "threshold_")
-    _fitted_facts: tuple[str, ...] = ("n_features_in_",)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if not cls.__name__.startswith("_"):
-            _ENCODERS[cls.__name__] = cls
-
-    def encode(self, X: Any, *, precision: str = "exact") -> Array:
+    def encode(self, X: Any, *, precision: str = "exact", out: Array | None = None) -> Array:
         """Encode rows as packed binary codes.
 
         Parameters
@@ -47,27 +35,19 @@ class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         precision : {"exact", "accurate", "fast"}
             On a GPU, "fast" multiplies once on tensor cores, in TF32 or in the type of X, and "accurate" three times,
             with an error of the size of float32's. "exact" multiplies in X's float type (float32 at least), everywhere.
+        out : array (n, ceil(n_bits / 8)) of uint8, optional
+            Where to write the codes to, such as a memory map; in X's namespace, on X's device.
 
         Returns
         -------
         array (n, ceil(n_bits / 8)) of uint8
-            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device.
+            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device; ``out`` if given.
         """
-        return self._run(X, lambda rows, W, t: rows.encode(W, t, precision=precision))
-
-    def transform(self, X: Any) -> Array:
-        """Encode rows as signs, the paper's B.
-
-        Parameters
-        ----------
-        X : array (n, n_features)
-
-        Returns
-        -------
-        array (n, n_bits) of int8
-            -1 and +1.
-        """
-        return self._map(X, lambda scores, t: _int8_signs(scores >= t))
+        codes = self._run(X, lambda rows, W, t: rows.encode(W, t, precision=precision, out=out))
+        if out is None or codes is out:
+            return codes
+        out[...] = codes
+        return out
 
     def project(self, X: Any) -> Array:
         """Project rows: ``X @ W - t``, whose signs are the bits.
@@ -82,127 +62,88 @@ class LinearEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """
         return self._map(X, lambda scores, t: scores - t)
 
-    def to(self, device: str) -> Self:
-        """Move the fitted arrays, and all work from now on, to a device.
-
-        Parameters
-        ----------
-        device : {"cpu", "cuda", "cuda:1", ...}
+    def to_faiss(self) -> Any:
+        """Make a Faiss index that encodes as this encoder does.
 
         Returns
         -------
-        self
+        faiss.IndexLSH
+            Empty and trained: ``sa_encode`` gives the codes of `encode`, ``add`` and ``search`` take floats. Training
+            it again would replace the thresholds.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> X = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+        >>> encoder = scq.OgE(n_bits=12, random_state=0).fit(X)
+        >>> bool((encoder.to_faiss().sa_encode(X) == encoder.encode(X)).all())
+        True
         """
-        usable_device(device)
-        for name in self._fitted_arrays:
-            if hasattr(self, name):
-                setattr(self, name, to_device(getattr(self, name), device))
-        self.device = device
-        return self
+        from scq_gpu.exports.faiss_index import make_index
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted encoder to a model file (safetensors), the same for every device.
+        return make_index(*self._host_map())
 
-        The callback, the device and a random generator object are not part of the model.
+    def to_onnx(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Make an ONNX model: input ``X`` (n, n_features) of float32, output ``codes`` as from `encode`.
 
         Parameters
         ----------
-        path : str or path-like
-            An existing file is replaced only once the new one is complete.
+        path : str or path-like, optional
+            Also write the model there; an existing file is replaced only once the new one is complete.
+
+        Returns
+        -------
+        onnx.ModelProto
+            Its metadata hold the bit contract, ``n_bits`` and ``n_features``. It does not look for NaN: such a row gets
+            zeros.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> X = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+        >>> model = scq.OgE(n_bits=12, random_state=0).fit(X).to_onnx()
+        >>> [node.op_type for node in model.graph.node]
+        ['MatMul', 'GreaterOrEqual', 'Cast', 'Reshape', 'Mul', 'ReduceSum', 'Cast']
         """
+        from scq_gpu.exports.onnx_model import make_model
+
+        model = make_model(*self._host_map(), encoder=type(self).__name__)
+        if path is not None:
+            replace_file(path, model.SerializeToString())
+        return model
+
+    def to_torch(self) -> Any:
+        """Make a torch module that encodes as this encoder does.
+
+        Returns
+        -------
+        torch.nn.Module
+            From rows (..., n_features) to uint8 codes (..., ceil(n_bits / 8)), in float32, with buffers ``components``
+            and ``threshold``. It does not look for NaN: such a row gets zeros.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> X = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+        >>> scq.OgE(n_bits=12, random_state=0).fit(X).to_torch()  # doctest: +SKIP
+        TorchEncoder(n_features=16, n_bits=12)
+        """
+        from scq_gpu.exports.torch_module import make_module
+
+        return make_module(*self._host_map())
+
+    def _host_map(self) -> tuple[np.ndarray, np.ndarray]:
+        """W' and t on the host in float32, in which exported encoders work."""
         check_is_fitted(self)
-        tensors = {name: to_host(getattr(self, name)) for name in self._fitted_arrays}
-        params = {}
-        for name, value in self.get_params(deep=False).items():
-            if getattr(value, "shape", ()):
-                tensors[f"param.{name}"] = to_host(value)
-            elif name != "device" and isinstance(value, bool | int | float | str | np.generic | None):
-                params[name] = value.item() if isinstance(value, np.generic) else value
-        facts = {name: getattr(self, name) for name in self._fitted_facts}
-        if hasattr(self, "feature_names_in_"):
-            facts["feature_names_in_"] = list(self.feature_names_in_)
-        write_model(path, tensors, {"encoder": type(self).__name__, "params": params, "fitted": facts})
+        return to_host(self.components_).astype(np.float32), to_host(self.threshold_).astype(np.float32)
 
     def _map(self, X: Any, function: Callable[[Array, Array], Array]) -> Array:
         """``function(X @ W, t)`` over blocks of rows."""
         return self._run(X, lambda rows, W, t: rows.map_scores(W, t, function))
 
+    def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
+        return self._map(X, lambda scores, t: function(scores >= t))
+
     def _run(self, X: Any, run: Callable[[Rows, Array, Array], Array]) -> Array:
         """``run(rows, W, t)`` where the work is to be done, back in X's namespace and on X's device."""
-        check_is_fitted(self)
-        rows = as_rows(X, device=self.device)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        W, t = (_like(getattr(self, name), rows) for name in ("components_", "threshold_"))
-        result = run(rows, W.T, t)
-        if self.device is None:
-            return result
-        return from_host(to_host(result), xp=namespace(rows.X), device=device_of(rows.X))
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.components_.shape[0]
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "components_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []  # signs are int8 whatever comes in
-        tags.array_api_support = True
-        return tags
-
-
-def load(path: str | os.PathLike[str], *, device: str | None = None) -> Any:
-    """Load an encoder from a model file.
-
-    Parameters
-    ----------
-    path : str or path-like
-        A file that ``encoder.save`` wrote, on whatever device.
-    device : {None, "cpu", "cuda", "cuda:1", ...}
-        Where the encoder is to work; None loads NumPy arrays and follows each X.
-
-    Returns
-    -------
-    encoder
-        Of the class that was saved, fitted.
-
-    Examples
-    --------
-    >>> import tempfile, numpy as np, scq_gpu as scq
-    >>> X = np.random.default_rng(0).normal(size=(200, 16))
-    >>> encoder = scq.OgE(n_bits=8, random_state=0).fit(X)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     encoder.save(f"{folder}/model.safetensors")
-    ...     same = scq.load(f"{folder}/model.safetensors")
-    >>> bool((same.encode(X) == encoder.encode(X)).all())
-    True
-    """
-    if device is not None:
-        usable_device(device)
-    tensors, facts = read_model(path)
-    if facts["encoder"] not in _ENCODERS:
-        raise ModelFileError(f"{path} holds an encoder {facts['encoder']!r}; this scq_gpu knows {', '.join(_ENCODERS)}")
-    encoder = _ENCODERS[facts["encoder"]](**facts["params"])
-    for name, value in tensors.items():
-        setattr(encoder, name.removeprefix("param."), value)
-    for name, value in facts["fitted"].items():
-        setattr(encoder, name, np.asarray(value, dtype=object) if name == "feature_names_in_" else value)
-    return encoder if device is None else encoder.to(device)
-
-
-def snapshot(encoder: LinearEncoder) -> Any:
-    """A copy that can be fitted, or shown to a callback, while the original stays as it is."""
-    return copy.copy(encoder)
-
-
-def _like(x: Array, rows: Rows) -> Array:
-    """x in the namespace and on the device of the rows."""
-    if namespace(x) is rows.xp and device_of(x) == rows.device:
-        return x
-    return from_host(to_host(x), xp=rows.xp, device=rows.device)
-
-
-def _int8_signs(bits: Array) -> Array:
-    xp = namespace(bits)
-    return signs(bits, dtype=xp.int8, xp=xp)
+        return self._run_with(X, ("components_", "threshold_"), lambda rows, W, t: run(rows, W.T, t))

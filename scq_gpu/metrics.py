@@ -5,9 +5,14 @@ ranked by Hamming distance, and Hamming distances tie: ``ties`` says what stands
 order of the database (the paper authors' evaluation code does); ``"average"`` takes the expectation over all orders, so
 that the figure does not depend on how the database happens to be shuffled. A query with no relevant code, or with
 nothing within the radius, counts as 0.
+
+Figures of a ranking take ``distance="spherical"`` too: the spherical Hamming distance ``|b1 xor b2| / |b1 and b2|``
+that was made for `SpH`. Figures within a radius are by the Hamming distance.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,8 +20,16 @@ from scq_gpu import _ranking
 from scq_gpu._id_metrics import ranked_average_precision, ranked_precision_at_k, recall_at_k
 from scq_gpu._ranking import Scan
 from scq_gpu._training_metrics import quantization_loss, retained_variance
-from scq_gpu._validate import AP_RULES, TIE_RULES, check_choice, check_code_pair, check_integer, check_labels
-from scq_gpu._xp import Array
+from scq_gpu._validate import (
+    AP_RULES,
+    DISTANCES,
+    TIE_RULES,
+    check_choice,
+    check_code_pair,
+    check_integer,
+    check_labels,
+)
+from scq_gpu._xp import Array, row_slices
 
 __all__ = [
     "average_precision",
@@ -33,6 +46,8 @@ __all__ = [
     "retained_variance",
 ]
 
+_SPHERICAL_QUERIES = 256  # scanned at a time: there are many spherical distances, and counts for each
+
 
 def mean_average_precision(
     query_codes: Array,
@@ -43,6 +58,7 @@ def mean_average_precision(
     ap: str = "standard",
     ties: str = "database",
     at: int | None = None,
+    distance: str = "hamming",
 ) -> float:
     """Mean over queries of the average precision of their Hamming ranking.
 
@@ -62,6 +78,8 @@ def mean_average_precision(
     at : int, optional
         Look at the first ``at`` ranks only, and divide by ``min(at, relevant codes)``, so that a perfect ranking still
         scores 1. (Some codebases divide by the relevant codes *found*; their figures are higher.)
+    distance : {"hamming", "spherical"}
+        What codes are ranked by.
 
     Returns
     -------
@@ -75,8 +93,8 @@ def mean_average_precision(
     >>> metrics.mean_average_precision(np.array([[0]], dtype=np.uint8), database, np.array([7]), np.array([7, 5, 7]))
     0.8333333333333333
     """
-    values = average_precision(query_codes, database_codes, query_labels, database_labels, ap=ap, ties=ties, at=at)
-    return float(values.mean())
+    codes_and_labels = query_codes, database_codes, query_labels, database_labels
+    return float(average_precision(*codes_and_labels, ap=ap, ties=ties, at=at, distance=distance).mean())
 
 
 def average_precision(
@@ -88,6 +106,7 @@ def average_precision(
     ap: str = "standard",
     ties: str = "database",
     at: int | None = None,
+    distance: str = "hamming",
 ) -> np.ndarray:
     """Average precision of each query; see `mean_average_precision`.
 
@@ -106,9 +125,13 @@ def average_precision(
     check_choice(ap, name="ap", choices=AP_RULES)
     check_choice(ties, name="ties", choices=TIE_RULES)
     limit = None if at is None else check_integer(at, name="at", minimum=1)
-    ordered = ties == "database"
-    found = _scan(query_codes, database_codes, query_labels, database_labels, ap=ap if ordered else None, at=limit)
-    return average_precision_of(found, ap=ap, ties=ties, at=limit)
+    return _scan_queries(
+        (query_codes, database_codes, query_labels, database_labels),
+        lambda found: average_precision_of(found, ap=ap, ties=ties, at=limit),
+        ap=ap if ties == "database" else None,
+        at=limit,
+        distance=distance,
+    )
 
 
 def average_precision_of(found: Scan, *, ap: str, ties: str, at: int | None) -> np.ndarray:
@@ -213,6 +236,7 @@ def precision_at_k(
     *,
     k: int = 1000,
     ties: str = "database",
+    distance: str = "hamming",
 ) -> float:
     """Mean share of relevant codes among the first k of the Hamming ranking.
 
@@ -223,6 +247,8 @@ def precision_at_k(
     k : int, default 1000
         The paper's prec@1k. A database with fewer codes is taken whole.
     ties : {"database", "average"}
+    distance : {"hamming", "spherical"}
+        What codes are ranked by.
 
     Examples
     --------
@@ -232,13 +258,13 @@ def precision_at_k(
     >>> metrics.precision_at_k(np.array([[0]], dtype=np.uint8), database, np.array([7]), np.array([7, 5, 7]), k=2)
     0.5
     """
-    found = _scan_top(query_codes, database_codes, query_labels, database_labels, k=k, ties=ties)
-    return top_precision_of(found, k=k, ties=ties)
+    codes_and_labels = query_codes, database_codes, query_labels, database_labels
+    return float(_scan_top(codes_and_labels, _top_precisions, k=k, ties=ties, distance=distance).mean())
 
 
 def top_precision_of(found: Scan, *, k: int, ties: str) -> float:
     """Mean precision among the first k, from a scan; ``ties="database"`` needs one that asked for the same k."""
-    return float((_top_hits(found, k=k, ties=ties) / min(k, int(found.counts[0].sum()))).mean())
+    return float(_top_precisions(found, k=k, ties=ties).mean())
 
 
 def label_recall_at_k(
@@ -249,6 +275,7 @@ def label_recall_at_k(
     *,
     k: int = 1000,
     ties: str = "database",
+    distance: str = "hamming",
 ) -> float:
     """Mean share of a query's relevant codes that stand among the first k of the Hamming ranking.
 
@@ -258,6 +285,8 @@ def label_recall_at_k(
         As for `mean_average_precision`.
     k : int, default 1000
     ties : {"database", "average"}
+    distance : {"hamming", "spherical"}
+        What codes are ranked by.
 
     Examples
     --------
@@ -267,35 +296,67 @@ def label_recall_at_k(
     >>> metrics.label_recall_at_k(np.array([[0]], dtype=np.uint8), database, np.array([7]), np.array([7, 5, 7]), k=2)
     0.5
     """
-    found = _scan_top(query_codes, database_codes, query_labels, database_labels, k=k, ties=ties)
-    return float((_top_hits(found, k=k, ties=ties) / np.maximum(found.relevant, 1)).mean())
+    codes_and_labels = query_codes, database_codes, query_labels, database_labels
+    return float(_scan_top(codes_and_labels, _top_recalls, k=k, ties=ties, distance=distance).mean())
 
 
-def _scan(
-    query_codes: Array,
-    database_codes: Array,
-    query_labels: Array,
-    database_labels: Array,
+def _scan(query_codes: Array, database_codes: Array, query_labels: Array, database_labels: Array) -> Scan:
+    """Check codes and labels, and count by distance."""
+    return _ranking.scan(*_checked(query_codes, database_codes, query_labels, database_labels))
+
+
+def _checked(
+    query_codes: Array, database_codes: Array, query_labels: Array, database_labels: Array
+) -> tuple[Array, Array, Array, Array]:
+    queries, database = check_code_pair(query_codes, database_codes)
+    labels = check_labels(query_labels, database_labels, n_queries=queries.shape[0], n=database.shape[0])
+    return queries, database, *labels
+
+
+def _scan_queries(
+    codes_and_labels: tuple[Array, Array, Array, Array],
+    figure: Callable[[Scan], np.ndarray],
     *,
     ap: str | None = None,
     at: int | None = None,
     k: int = 0,
-) -> Scan:
-    """Check codes and labels, and scan."""
-    queries, database = check_code_pair(query_codes, database_codes)
-    labels = check_labels(query_labels, database_labels, n_queries=queries.shape[0], n=database.shape[0])
-    return _ranking.scan(queries, database, *labels, ap=ap, at=at, k=k)
+    distance: str,
+) -> np.ndarray:
+    """A figure (q,) of each query's ranking."""
+    check_choice(distance, name="distance", choices=DISTANCES)
+    queries, database, query_labels, database_labels = _checked(*codes_and_labels)
+    q = queries.shape[0]
+    figures = []
+    for part in row_slices(q, _SPHERICAL_QUERIES if distance == "spherical" else q):
+        labels = query_labels[part, ...], database_labels
+        found = _ranking.scan(queries[part, :], database, *labels, ap=ap, at=at, k=k, distance=distance)
+        figures.append(figure(found))
+    return np.concatenate(figures)
 
 
 def _scan_top(
-    query_codes: Array, database_codes: Array, query_labels: Array, database_labels: Array, *, k: int, ties: str
-) -> Scan:
-    """Scan for figures at k."""
+    codes_and_labels: tuple[Array, Array, Array, Array],
+    figure: Callable[..., np.ndarray],
+    *,
+    k: int,
+    ties: str,
+    distance: str,
+) -> np.ndarray:
+    """A figure (q,) at k of each query's ranking."""
     k = check_integer(k, name="k", minimum=1)
     check_choice(ties, name="ties", choices=TIE_RULES)
-    return _scan(query_codes, database_codes, query_labels, database_labels, k=k if ties == "database" else 0)
+    wanted = k if ties == "database" else 0
+    return _scan_queries(codes_and_labels, lambda found: figure(found, k=k, ties=ties), k=wanted, distance=distance)
 
 
 def _top_hits(found: Scan, *, k: int, ties: str) -> np.ndarray:
     """Relevant codes (q,) among the first k."""
     return found.top_hits if ties == "database" else _ranking.expected_top_hits(found.counts, found.hits, k=k)
+
+
+def _top_precisions(found: Scan, *, k: int, ties: str) -> np.ndarray:
+    return _top_hits(found, k=k, ties=ties) / min(k, int(found.counts[0].sum()))
+
+
+def _top_recalls(found: Scan, *, k: int, ties: str) -> np.ndarray:
+    return _top_hits(found, k=k, ties=ties) / np.maximum(found.relevant, 1)

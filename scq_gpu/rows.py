@@ -10,16 +10,20 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from scq_gpu._encode_cpu import encode_rows
+from scq_gpu._host_memory import available_bytes, worth_keeping
 from scq_gpu._stream import Gpu, fits, stream_rows
-from scq_gpu._validate import nonfinite_error
+from scq_gpu._validate import check_out, nonfinite_error, room_error
 from scq_gpu._xp import (
     Array,
     cache_bytes,
     compute_dtype,
     device_of,
+    from_host,
     gpu_of,
     namespace,
     quiet_floats,
@@ -28,38 +32,51 @@ from scq_gpu._xp import (
     to_device,
 )
 from scq_gpu.basis import Basis, Moments
-from scq_gpu.codes import encode_linear, has_kernel, pack_bits, signs
+from scq_gpu.codes import code_bytes, encode_linear, has_kernel, pack_bits, signs
+from scq_gpu.sources import RowSource, read_ahead
+
+_TALL_BYTES = 64 << 20
+_CPU_BYTES = 16 << 20  # of a file, encoded at a time: threads are started for each
 
 
 class Rows:
-    """Rows of an array in memory, handed out in blocks on the device and in the float type of the work.
+    """Rows of an array or a source, handed out in blocks on the device and in the float type of the work.
 
-    Conversion happens block by block: X itself is never copied as a whole. Rows in host memory go through a GPU in two
-    buffers, one filled while the other is worked on.
+    Conversion happens block by block: X itself is never copied as a whole. The next blocks of a file are read while one
+    is worked on. Rows in host memory go through a GPU in two buffers, one filled while the other is worked on.
 
     Parameters
     ----------
-    X : array (n, d)
+    X : array (n, d) or RowSource
     device : str or None
         Where to work; None follows X.
     """
 
-    def __init__(self, X: Array, *, device: str | None = None) -> None:
-        self.X = X
+    def __init__(self, X: Array | RowSource, *, device: str | None = None) -> None:
+        self.X: Any = X
         self._device = device
-        sample = to_device(X[:1, :], device)
+        self.home: Array = X.sample() if isinstance(X, RowSource) else X[:1, :]
+        """A row in the namespace and on the device that X came from and results go to."""
+        self._from_files = isinstance(X, RowSource) and not X.in_memory
+        sample = to_device(self.home, device)
         self.xp: ModuleType = namespace(sample)
         self.device = device_of(sample)
         self.dtype = compute_dtype(sample.dtype, xp=self.xp, device=self.device)
         self.small = small_dtype(xp=self.xp, device=self.device)
         self._sample = sample
         self._gpu: Gpu | None = gpu_of(sample)
-        self._block_rows = max(128, cache_bytes(sample) // (X.shape[1] * self.xp.finfo(self.dtype).bits // 8))
+        self._row_bytes: int = X.shape[1] * self.xp.finfo(self.dtype).bits // 8
+        self._block_rows = max(128, cache_bytes(sample) // self._row_bytes)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(n, d)."""
         return tuple(self.X.shape)
+
+    @property
+    def tall_rows(self) -> int:
+        """Height of the blocks of the moments pass, taller than elsewhere: each adds a d x d matrix to the sum."""
+        return max(self._block_rows, min(4 * self.shape[1], _TALL_BYTES // self._row_bytes))
 
     def blocks(self, size: int | None = None) -> Iterator[Array]:
         """The rows, ``size`` at a time, ready for products; a block may be overwritten by the one after next."""
@@ -67,16 +84,19 @@ class Rows:
 
     def _stored_blocks(self, size: int | None = None) -> Iterator[Array]:
         """The rows on the device in the type they are stored in."""
-        blocks = (self.X[part, :] for part in row_slices(self.shape[0], size or self._block_rows))
-        if self._gpu is not None and isinstance(self.X, np.ndarray):
+        size = size or self._block_rows
+        blocks: Iterator[Array]
+        if isinstance(self.X, RowSource):
+            blocks = self.X.blocks(size) if self.X.in_memory else read_ahead(self.X.blocks(size))
+        else:
+            blocks = (self.X[part, :] for part in row_slices(self.shape[0], size))
+        if self._gpu is not None and isinstance(self.home, np.ndarray):
             return stream_rows(blocks, self._gpu)
         return (to_device(X, self._device) for X in blocks)
 
     def moments(self) -> Moments:
         """The moments pass. Refuses NaN and inf, naming the first."""
-        # taller blocks than elsewhere: each adds a d x d matrix to the sum
-        size = max(self._block_rows, 4 * self.shape[1])
-        parts = (Moments.of_block(X, dtype=self.small, xp=self.xp) for X in self.blocks(size))
+        parts = (Moments.of_block(X, dtype=self.small, xp=self.xp) for X in self.blocks(self.tall_rows))
         with quiet_floats():  # the result is checked instead
             moments = functools.reduce(operator.add, parts)
         if not bool(self.xp.all(self.xp.isfinite(moments.scatter))):
@@ -84,31 +104,77 @@ class Rows:
         return moments
 
     def project(self, basis: Basis) -> ProjectedRows:
-        """Rows in the coordinates of a basis, kept in memory: the one copy that training makes.
+        """Rows in the coordinates of a basis, for the passes of training.
 
-        They stay where the work is, unless that is a GPU with too little room; then they wait in host memory.
+        They are kept: the one copy that training makes. They stay where the work is, unless that is a GPU with too
+        little room; then they wait in host memory. Rows of files are kept only where that takes little memory
+        (`scq_gpu._host_memory.worth_keeping`) and are read again in each pass otherwise; so are rows in memory where
+        that is faster (`_dear_to_project`).
         """
+        n, D = self.shape[0], basis.P.shape[1]
+        n_bytes = n * D * self.xp.finfo(self.dtype).bits // 8
+        on_device = self._gpu is not None and fits(n_bytes, self._gpu)
+        if self._from_files and not on_device and not worth_keeping(n_bytes):
+            return RereadRows(self, basis)
+        if self._ready and _dear_to_project(self.shape[1], D):
+            return RereadRows(self, basis)
+        available = available_bytes() if self._gpu is not None or str(self.device) == "cpu" else None
+        if not on_device and available is not None and n_bytes > available:
+            raise room_error((n, D), self.dtype, n_bytes=n_bytes, available=available)
         P = self.xp.astype(basis.P * basis.scale, self.dtype)
-        mean = self.xp.astype(basis.mean, self.dtype)
-        rounding = self.xp.astype((self.xp.astype(mean, self.small) - basis.mean) @ basis.P * basis.scale, self.dtype)
+        mean, shift = self.centre(basis)
+        rounding = self.xp.astype(shift @ basis.P * basis.scale, self.dtype)
         blocks = ((X - mean) @ P + rounding for X in self.blocks())
-        n_bytes = self.shape[0] * P.shape[1] * self.xp.finfo(self.dtype).bits // 8
-        if self._gpu is None or fits(n_bytes, self._gpu):
+        if self._gpu is None or on_device:
             return ProjectedRows(list(blocks), small=self.small, xp=self.xp)
         on_host = [self._gpu.download(Y) for Y in blocks]
         return ProjectedRows(on_host, small=self.small, xp=self.xp, gpu=self._gpu)
 
-    def encode(self, W: Array, t: Array, *, precision: str) -> Array:
+    @property
+    def _ready(self) -> bool:
+        """Whether blocks of X are views: in the place and float type of the work."""
+        in_place = self._gpu is None or not isinstance(self.home, np.ndarray)
+        return not self._from_files and in_place and self.home.dtype == self.dtype
+
+    def centre(self, basis: Basis) -> tuple[Array, Array]:
+        """The mean in the type of the rows, to take from them first, and what rounding it took too much."""
+        mean = self.xp.astype(basis.mean, self.dtype)
+        return mean, self.xp.astype(mean, self.small) - basis.mean
+
+    def encode(self, W: Array, t: Array, *, precision: str, out: Array | None = None) -> Array:
         """Packed codes of the rows. Refuses NaN and inf, naming the first.
 
-        A kernel takes the rows as they are stored and keeps the scores to itself, so the rows' averages are looked at.
+        ``out``, in the namespace and on the device of ``home``, takes the codes where they are made there; elsewhere it
+        is left alone.
         """
+        shape = (self.shape[0], code_bytes(W.shape[1]))
+        if out is not None:
+            check_out(out, shape=shape, like=self.home)
         stored = has_kernel(self._sample, "exact")
         sample = self._sample if stored else self.xp.astype(self._sample, self.dtype, copy=False)
-        if not has_kernel(sample, precision):
+        if has_kernel(sample, precision):
+            return self._encode_with_kernel(W, t, precision=precision, stored=stored)
+        if self._gpu is not None or not isinstance(sample, np.ndarray):
             return self.map_scores(W, t, lambda scores, t: pack_bits(scores >= t, xp=self.xp))
+        codes = out if isinstance(out, np.ndarray) else np.empty(shape, dtype=np.uint8)
+        self._encode_on_cpu(W, t, codes)
+        return codes
+
+    def _encode_on_cpu(self, W: Array, t: Array, codes: np.ndarray) -> None:
+        """Straight into the codes. An array goes in one piece: it is cut up, and spread over threads, further in."""
+        W, t = self.xp.astype(W, self.dtype, copy=False), self.xp.astype(t, self.dtype, copy=False)
+        size = max(self._block_rows, _CPU_BYTES // self._row_bytes)
+        start = 0
+        for X in self._stored_blocks(self.shape[0] if isinstance(self.X, np.ndarray) else size):
+            if not encode_rows(X, W, t, codes[start : start + X.shape[0]]):
+                raise self._nonfinite(where="X @ W", bad=lambda X: self.xp.sum(X @ W, axis=1))
+            start += X.shape[0]
+
+    def _encode_with_kernel(self, W: Array, t: Array, *, precision: str, stored: bool) -> Array:
+        """A kernel takes the rows as they are stored and keeps the scores to itself, so averages are looked at."""
         W, t = (self.xp.astype(x, self.xp.float32, copy=False) for x in (W, t))
-        weights = self.xp.full((self.shape[1],), 0.5 / self.shape[1], dtype=sample.dtype, device=self.device)
+        dtype = self._sample.dtype if stored else self.dtype
+        weights = self.xp.full((self.shape[1],), 0.5 / self.shape[1], dtype=dtype, device=self.device)
 
         def encode_block(X: Array) -> tuple[Array, Array]:
             codes = encode_linear(X, W, t, precision=precision)
@@ -120,12 +186,19 @@ class Rows:
     def map_scores(self, W: Array, t: Array, function: Callable[[Array, Array], Array]) -> Array:
         """``function(X @ W, t)`` block by block, results on one pile. Refuses NaN and inf, naming the first."""
         W, t = self.xp.astype(W, self.dtype, copy=False), self.xp.astype(t, self.dtype, copy=False)
+        return self.map_blocks(lambda X: X @ W, lambda scores: function(scores, t), where="X @ W")
+
+    def map_blocks(self, score: Callable[[Array], Array], function: Callable[[Array], Array], *, where: str) -> Array:
+        """``function(score(X))`` block by block, results on one pile. Refuses NaN and inf, naming the first.
+
+        NaN and inf are looked for in the scores (m, ...), to which those of a row must spread.
+        """
 
         def map_block(X: Array) -> tuple[Array, Array]:
-            scores = X @ W
-            return function(scores, t), self.xp.isfinite(self.xp.sum(scores))  # NaN and inf spread to the row's scores
+            scores = score(X)
+            return function(scores), self.xp.isfinite(self.xp.sum(scores))
 
-        return self._gather(map(map_block, self.blocks()), where="X @ W", bad=lambda X: self.xp.sum(X @ W, axis=1))
+        return self._gather(map(map_block, self.blocks()), where=where, bad=lambda X: self.xp.sum(score(X), axis=1))
 
     def _gather(self, parts: Iterable[tuple[Array, Array]], *, where: str, bad: Callable[[Array], Array]) -> Array:
         """Results on one pile; the flags beside them, whether a block was finite, are looked at once, at the end."""
@@ -143,7 +216,17 @@ class Rows:
                 if not bool(self.xp.all(self.xp.isfinite(bad(X)))):
                     break
                 start += X.shape[0]
-        return nonfinite_error(X, first_row=start, where=where)
+        locate = {"locate": self.X.locate} if isinstance(self.X, RowSource) else {}
+        return nonfinite_error(X, first_row=start, where=where, **locate)
+
+
+def _dear_to_project(d: int, D: int) -> bool:
+    """Whether some 50 passes over rows as they are, centred anew in each, take less time than projecting them once.
+
+    Per row, projecting takes 2 d D operations; a pass that need not shrink the rows saves nothing by it, and centring
+    takes the time of about 25 d operations.
+    """
+    return D >= 0.9 * d and 2 * D > 50 * 25
 
 
 class ProjectedRows:
@@ -181,18 +264,101 @@ class ProjectedRows:
         -------
         array (R, D, L)
         """
-        return self.sign_statistics(V)[0]
+        return self.statistics(V).M
 
-    def sign_statistics(self, V: Array) -> tuple[Array, Array]:
-        """``M`` (R, D, L), and the mean of B (R, L): how far each bit is from splitting the rows in half."""
+    def statistics(self, V: Array, *, gain: np.ndarray | None = None) -> SignStatistics:
+        """A pass with ``B = sign(XV)``; or, for problems with a finite ``gain`` (R,), ``B = clip(gain XV, -1, 1)``."""
         xp, (R, D, L) = self._xp, V.shape
         dtype = self._blocks[0].dtype
         wide = xp.astype(xp.reshape(xp.permute_dims(V, (1, 0, 2)), (D, R * L)), dtype)  # all problems in one product
-        M = xp.zeros((D, R * L), dtype=self._small, device=device_of(V))
-        total = xp.zeros((R * L,), dtype=self._small, device=device_of(V))
+        targets = Targets(gain, like=wide, n_bits=L, xp=xp)
+        sums = _Sums(D, R * L, small=self._small, device=device_of(V), xp=xp)
         for Y in self._blocks if self._gpu is None else stream_rows(self._blocks, self._gpu, pinned=True):
-            B = signs(Y @ wide >= 0, dtype=dtype, xp=xp)
-            M = M + xp.astype(xp.matrix_transpose(Y) @ B, self._small)
-            total = total + xp.astype(xp.sum(B, axis=0), self._small)
-        M = xp.permute_dims(xp.reshape(M / self.n, (D, R, L)), (1, 0, 2))
-        return M, xp.reshape(total / self.n, (R, L))
+            sums.add(Y, targets(Y @ wide))
+        return sums.mean(self.n, R=R)
+
+
+class SignStatistics(NamedTuple):
+    """What a sign pass leaves, as means over rows."""
+
+    M: Array
+    """``X'B / n`` (R, D, L)."""
+    balance: Array
+    """The mean of B (R, L): how far each bit is from splitting the rows in half."""
+    energy: Array
+    """The mean of B^2 (R, L): 1 for signs, less for soft ones."""
+
+
+class Targets:
+    """What projections (m, R L) are drawn to: their signs, or soft ones where the problem has a finite gain (R,)."""
+
+    def __init__(self, gain: np.ndarray | None, *, like: Array, n_bits: int, xp: ModuleType) -> None:
+        self._xp, self._dtype = xp, like.dtype
+        self._gain = self._hard = None
+        if gain is not None:
+            columns, place = np.repeat(gain, n_bits), {"xp": xp, "device": device_of(like)}
+            hard = np.isinf(columns)
+            self._gain = xp.astype(from_host(np.where(hard, 0.0, columns), **place), like.dtype)
+            self._hard = from_host(hard, **place) if hard.any() else None
+
+    def __call__(self, Z: Array) -> Array:
+        """Of projections Z."""
+        xp = self._xp
+        if self._gain is None:
+            return signs(Z >= 0, dtype=self._dtype, xp=xp)
+        B = xp.clip(Z * self._gain, -1.0, 1.0)
+        return B if self._hard is None else xp.where(self._hard, signs(Z >= 0, dtype=self._dtype, xp=xp), B)
+
+
+class _Sums:
+    """Sums of a sign pass over blocks, all problems side by side in R L columns."""
+
+    def __init__(self, d: int, columns: int, *, small: object, device: object, xp: ModuleType) -> None:
+        self._xp, self._small = xp, small
+        self.M = xp.zeros((d, columns), dtype=small, device=device)
+        self.B = xp.zeros((columns,), dtype=small, device=device)
+        self._energy = xp.zeros((columns,), dtype=small, device=device)
+
+    def add(self, X: Array, B: Array) -> None:
+        """A block of rows and what they are drawn to."""
+        xp = self._xp
+        self.M = self.M + xp.astype(xp.matrix_transpose(X) @ B, self._small)
+        self.B = self.B + xp.astype(xp.sum(B, axis=0), self._small)
+        self._energy = self._energy + xp.astype(xp.sum(B * B, axis=0), self._small)
+
+    def mean(self, n: int, *, R: int) -> SignStatistics:
+        """Means over n rows, the problems apart."""
+        xp, (d, columns) = self._xp, self.M.shape
+        M = xp.permute_dims(xp.reshape(self.M / n, (d, R, columns // R)), (1, 0, 2))
+        return SignStatistics(M, *(xp.reshape(x / n, (R, columns // R)) for x in (self.B, self._energy)))
+
+
+class RereadRows(ProjectedRows):
+    """The same passes over rows that are not kept, but read again in each: what is projected is V and M.
+
+    With ``W = s P V`` (d, L), ``B = sign((X - mean) W)`` and ``M = s P' (X - mean)' B / n``: two products a pass, as
+    with rows that are kept, and nothing of the height of X.
+    """
+
+    def __init__(self, rows: Rows, basis: Basis) -> None:
+        self._rows = rows
+        self._P = basis.P * basis.scale
+        self._mean, self._shift = rows.centre(basis)
+
+    @property
+    def n(self) -> int:
+        """How many rows."""
+        return self._rows.shape[0]
+
+    def statistics(self, V: Array, *, gain: np.ndarray | None = None) -> SignStatistics:
+        """As for rows that are kept."""
+        rows, xp, (R, D, L) = self._rows, self._rows.xp, V.shape
+        wide = self._P @ xp.reshape(xp.permute_dims(V, (1, 0, 2)), (D, R * L))  # all problems in one product
+        W, rounding = (xp.astype(x, rows.dtype) for x in (wide, self._shift @ wide))
+        targets = Targets(gain, like=W, n_bits=L, xp=xp)
+        sums = _Sums(rows.shape[1], R * L, small=rows.small, device=device_of(V), xp=xp)
+        for X in rows.blocks():
+            X = X - self._mean
+            sums.add(X, targets(X @ W + rounding))
+        sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._shift[:, None] * sums.B)
+        return sums.mean(self.n, R=R)

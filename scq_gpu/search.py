@@ -9,7 +9,7 @@ import numpy as np
 
 from scq_gpu import _index_file, _multi_index, kernels
 from scq_gpu._hamming import use_numba
-from scq_gpu._validate import check_ids, check_index_codes, check_integer
+from scq_gpu._validate import DISTANCES, check_choice, check_ids, check_index_codes, check_integer, check_real
 from scq_gpu._xp import Array, device_of, from_host, namespace, to_device, to_host
 
 __all__ = ["HammingIndex"]
@@ -31,6 +31,10 @@ class HammingIndex:
     n_bits : int
     ids : array (n,) of integers, optional
         Unique, 0 or more. By default the rows are numbered 0, 1, 2, ...
+    distance : {"hamming", "spherical"}
+        "spherical" is the distance made for `SpH`: the bits that differ over the ones in common,
+        ``|b1 xor b2| / |b1 and b2|``, infinite between codes that differ and have none in common. It is searched by
+        array operations.
 
     Examples
     --------
@@ -47,7 +51,8 @@ class HammingIndex:
     _kept_engine: Any  # made of the codes at the first search, where the engine is of that kind
     _scanned: float  # what scans have cost that tables would have spared, in distances
 
-    def __init__(self, codes: Array, n_bits: int, ids: Array | None = None) -> None:
+    def __init__(self, codes: Array, n_bits: int, ids: Array | None = None, *, distance: str = "hamming") -> None:
+        self.distance = check_choice(distance, name="distance", choices=DISTANCES)
         self.n_bits = check_integer(n_bits, name="n_bits", minimum=1)
         codes = check_index_codes(codes, n_bits=self.n_bits, name="codes")
         self._parts: list[Array] = [codes]
@@ -60,7 +65,10 @@ class HammingIndex:
         return sum(part.shape[0] for part in self._parts)
 
     def __repr__(self) -> str:
-        return f"HammingIndex(n={len(self)}, n_bits={self.n_bits}, namespace={namespace(self._parts[0]).__name__})"
+        facts = [f"n={len(self)}", f"n_bits={self.n_bits}", f"namespace={namespace(self._parts[0]).__name__}"]
+        if self.distance != "hamming":
+            facts.append(f"distance={self.distance!r}")
+        return f"HammingIndex({', '.join(facts)})"
 
     def add(self, codes: Array, ids: Array | None = None) -> HammingIndex:
         """Add codes.
@@ -113,10 +121,10 @@ class HammingIndex:
         Returns
         -------
         distances : array (q, k) of int32
-            Ascending.
+            Ascending; float32 for the spherical distance.
         ids : array (q, k) of int64
             Lowest id first inside a distance. Where the index holds fewer than k codes the rest is id -1 at distance
-            ``n_bits + 1``, which no code can have.
+            ``n_bits + 1``, which no code can have (inf for the spherical distance).
 
         Examples
         --------
@@ -132,8 +140,8 @@ class HammingIndex:
         d, rows = self._engine(queries, k=k).knn(queries, parts, k, n_bits=self.n_bits)
         return d, self._to_ids(rows)
 
-    def range_search(self, queries: Array, radius: int) -> tuple[Array, Array, Array]:
-        """All codes within a Hamming radius of each query.
+    def range_search(self, queries: Array, radius: float) -> tuple[Array, Array, Array]:
+        """All codes within a radius of each query.
 
         Large indexes of NumPy codes are searched through tables of code chunks (multi-index hashing) once the scans of
         that radius have cost as much as the tables would; see `prepare`. The answer is the same.
@@ -142,7 +150,7 @@ class HammingIndex:
         ----------
         queries : array (q, ceil(n_bits / 8)) of uint8
         radius : int
-            Codes at this distance are inside.
+            Codes at this distance are inside; a float for the spherical distance.
 
         Returns
         -------
@@ -150,7 +158,7 @@ class HammingIndex:
             Query i's results are ``ids[offsets[i]:offsets[i + 1]]``.
         ids : array of int64
         distances : array of int32
-            By distance, lowest id first inside a distance.
+            By distance, lowest id first inside a distance; float32 for the spherical distance.
 
         Examples
         --------
@@ -161,8 +169,7 @@ class HammingIndex:
         (array([0, 2, 2]), array([1, 0]), array([0, 1], dtype=int32))
         """
         queries = self._check_queries(queries)
-        radius = min(check_integer(radius, name="radius", minimum=0), self.n_bits)
-        query, d, rows = self._within(queries, radius)
+        query, d, rows = self._within(queries, self._check_radius(radius))
         order = np.lexsort((rows, d, query))
         offsets = np.zeros(queries.shape[0] + 1, dtype=np.int64)
         np.cumsum(np.bincount(query, minlength=queries.shape[0]), out=offsets[1:])
@@ -182,8 +189,8 @@ class HammingIndex:
         Returns
         -------
         bool
-            False where tables would not help: few codes, a large radius, codes bunched together, or codes that are not
-            NumPy's. Searches scan all codes then.
+            False where tables would not help: few codes, a large radius, codes bunched together, codes that are not
+            NumPy's, or the spherical distance. Searches scan all codes then.
 
         Examples
         --------
@@ -192,7 +199,7 @@ class HammingIndex:
         >>> HammingIndex(np.array([[0]], dtype=np.uint8), n_bits=8).prepare(radius=1)
         False
         """
-        radius = check_integer(radius, name="radius", minimum=0)
+        radius = self._check_radius(radius)
         parts = self._joined()
         plan = self._plan(parts, radius)
         if plan is None:
@@ -217,7 +224,8 @@ class HammingIndex:
         ...     HammingIndex.load(f"{folder}/codes.safetensors")
         HammingIndex(n=2, n_bits=8, namespace=array_api_compat.numpy)
         """
-        _index_file.write(path, [to_host(part) for part in self._parts], self._ids, n_bits=self.n_bits)
+        parts = [to_host(part) for part in self._parts]
+        _index_file.write(path, parts, self._ids, n_bits=self.n_bits, distance=self.distance)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str | None = None) -> HammingIndex:
@@ -233,9 +241,9 @@ class HammingIndex:
         -------
         HammingIndex
         """
-        codes, ids, n_bits = _index_file.read(path)
+        codes, ids, n_bits, distance = _index_file.read(path)
         index = cls.__new__(cls)  # the file was checked when it was written; checking again would read all of it
-        index.n_bits, index._ids = n_bits, ids
+        index.n_bits, index._ids, index.distance = n_bits, ids, distance
         index._parts = [codes if device in (None, "cpu") else to_device(codes, device)]
         index._forget_lookup()
         return index
@@ -248,6 +256,11 @@ class HammingIndex:
         if not queries.shape[0]:
             raise ValueError("queries have no rows; pass at least one code")
         return queries
+
+    def _check_radius(self, radius: Any) -> Any:
+        if self.distance == "spherical":
+            return check_real(radius, name="radius", minimum=0)
+        return min(check_integer(radius, name="radius", minimum=0), self.n_bits)
 
     def _check_namespace(self, codes: Array, *, name: str) -> None:
         here, there = namespace(self._parts[0]), namespace(codes)
@@ -284,7 +297,7 @@ class HammingIndex:
         ids = np.where(found >= 0, self._ids[found], -1)
         return from_host(ids, xp=namespace(rows), device=device_of(rows))
 
-    def _within(self, queries: Array, radius: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _within(self, queries: Array, radius: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All pairs (query, distance, row), by tables where they are there or have become worth building."""
         parts = self._joined()
         pairs = queries.shape[0] * len(self)
@@ -301,15 +314,15 @@ class HammingIndex:
 
     def _engine(self, queries: Array, *, k: int = 1) -> Any:
         """What searches for these queries; an engine that lays the codes out for itself is kept."""
-        engine = _engine_for(queries, queries.shape[0] * len(self), k=min(k, len(self)))
+        engine = _engine_for(queries, queries.shape[0] * len(self), k=min(k, len(self)), distance=self.distance)
         if not isinstance(engine, type):
             return engine
         if self._kept_engine is None:
             self._kept_engine = engine(self._joined())
         return self._kept_engine
 
-    def _plan(self, parts: list[Array], radius: int) -> _multi_index.Plan | None:
-        if not isinstance(parts[0], np.ndarray):
+    def _plan(self, parts: list[Array], radius: Any) -> _multi_index.Plan | None:
+        if self.distance == "spherical" or not isinstance(parts[0], np.ndarray):
             return None
         if radius not in self._plans:
             self._plans[radius] = _multi_index.plan(parts, self.n_bits, radius)
@@ -326,8 +339,12 @@ def _check_unique(ids: np.ndarray) -> None:
         raise ValueError(f"id {ordered[twice[0]]} is given to more than one code; ids must be unique")
 
 
-def _engine_for(codes: Array, pairs: int, *, k: int = 1) -> Any:
+def _engine_for(codes: Array, pairs: int, *, k: int = 1, distance: str = "hamming") -> Any:
     """The module that searches these codes, or the class that does once it has them: the one place that decides."""
+    if distance == "spherical":
+        from scq_gpu import _search_spherical
+
+        return _search_spherical
     if kernels.searches(codes, k):
         from scq_gpu import _search_cuda
 

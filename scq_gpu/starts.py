@@ -11,6 +11,7 @@ from scq_gpu._xp import Array, device_of, from_host
 from scq_gpu.basis import Basis
 from scq_gpu.rows import ProjectedRows
 from scq_gpu.solvers.joint import orthonormalise, polar
+from scq_gpu.solvers.rotation import fit_rotation
 
 STARTS = ("random", "pca", "itq")
 _ITQ_ITERATIONS = 50
@@ -41,8 +42,11 @@ def draw_starts(
         return xp.astype(from_host(V, **like), basis.lam.dtype)
 
     if isinstance(init, str) and init == "itq":
-        rotations = on_device(np.stack([rng.standard_normal((n_bits, n_bits)) for _ in range(n_init)]))
-        return _rotate_principal_axes(polar(rotations, xp=xp), rows, D=D, xp=xp)
+        draws = [np.eye(D, n_bits) @ rng.standard_normal((n_bits, n_bits)) for _ in range(n_init)]
+        V = fit_rotation(on_device(np.stack(draws)), xp=xp)
+        for _ in range(_ITQ_ITERATIONS):
+            V = fit_rotation(rows.sign_pass(V), xp=xp)
+        return orthonormalise(V, xp=xp)
     V = on_device(np.stack([rng.standard_normal((D, n_bits)) for _ in range(n_init)]))
     V = orthonormalise(polar(V * (basis.lam**-0.25)[:, None], xp=xp), xp=xp)
     if isinstance(init, str) and init == "random":
@@ -56,13 +60,3 @@ def generator(random_state: Any) -> np.random.Generator:
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31, size=4))
     return np.random.default_rng(random_state)
-
-
-def _rotate_principal_axes(rotation: Array, rows: ProjectedRows, *, D: int, xp: ModuleType) -> Array:
-    """ITQ (Gong and Lazebnik, 2011): the leading n_bits axes, rotated so that their signs lose least."""
-    L = rotation.shape[-1]
-    below = xp.zeros((*rotation.shape[:-2], D - L, L), dtype=rotation.dtype, device=device_of(rotation))
-    for _ in range(_ITQ_ITERATIONS):
-        M = rows.sign_pass(xp.concat([rotation, below], axis=-2))
-        rotation = polar(M[..., :L, :], xp=xp)
-    return orthonormalise(xp.concat([rotation, below], axis=-2), xp=xp)

@@ -13,17 +13,21 @@ from scq_gpu._xp import Array, device_of, from_host, to_host
 from scq_gpu.rows import ProjectedRows
 from scq_gpu.solvers import loss
 
+_SOFT_TOL = 3  # soft signs need not settle as far as hard ones, which follow
+
 
 class VStep(NamedTuple):
     """A V step: ``run(lam, M, V, memory)`` gives new V's, what to remember for the next step, and which are solved.
 
     ``run`` never looks at the data. ``retry``, of the same form, is asked where it left a problem unsolved. A step that
-    ``descends`` never raises the loss for the signs it is given; the loop then takes its sign passes ahead of V.
+    ``descends`` never raises the loss for the signs it is given; the loop then takes its sign passes ahead of V, and
+    makes the signs soft by ``softness`` until the loss has settled.
     """
 
     run: Callable[[Array, Array, Array, Array | None], tuple[Array, Array | None, Array]]
     retry: Callable[[Array, Array, Array, Array | None], tuple[Array, Array | None, Array]] | None = None
     descends: bool = False
+    softness: float = 0.0
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Run:
     losses: list[float] = field(default_factory=list)
     converged: bool = False
     ahead: bool = False  # whether the last sign pass was taken ahead of V
+    soft: bool = False  # whether its signs are soft
 
     def offer(self, V: Array, value: float, *, tol: float, floor: float, descends: bool) -> bool:
         """Take or leave V with its loss, and decide whether to stop; True if it was taken.
@@ -48,10 +53,13 @@ class Run:
         if descends and rises:
             self.converged = tol > 0 and not self.ahead
         else:
-            self.converged = tol > 0 and previous - value < tol * max(value, floor)
+            enough = _SOFT_TOL * tol if self.soft else tol
+            self.converged = tol > 0 and previous - value < enough * max(value, floor)
         self.ahead = taken
         if taken:
             self.V = V
+        if self.soft and self.converged:
+            self.soft = self.converged = False  # to go on with hard signs
         return taken
 
 
@@ -65,19 +73,35 @@ def train(
     tol: float,
     iterations: Iterable[int],
     watch: Callable[[int, Run], object] | None,
+    soft_passes: int = 0,
+    scale: Array | None = None,
     xp: ModuleType,
 ) -> list[Run]:
     """Run every start V (R, D, L) to its end.
 
+    ``lam`` is (D,), or (R, D) for problems that differ in it; ``scale`` (R,) multiplies the rows of each: their signs
+    are the same at any scale, so one pass serves all.
+
     A step that descends gets its signs at ``V + (V - V_previous)``: the loss falls as far in half the passes. Where it
-    rises instead, V is kept and the next pass is taken at V itself, after which it cannot rise.
+    rises instead, V is kept and the next pass is taken at V itself, after which it cannot rise. Its first
+    ``soft_passes``, or fewer if the loss settles, have soft signs ``B = clip(XV / softness, -1, 1)``, the minimiser
+    over [-1, 1] of the loss plus ``softness ||B||^2 / n``; that price falls away with hard signs, so this cannot raise
+    the loss either.
     """
-    runs = [Run(V[r, ...]) for r in range(V.shape[0])]
+    runs = [Run(V[r, ...], soft=step.softness > 0) for r in range(V.shape[0])]
+    scales = np.ones(len(runs)) if scale is None else to_host(scale)
     floor = float(np.finfo(np.float32).eps) * V.shape[-1]  # a loss of 0 is as good as it gets
     active, memory, V_previous = list(range(len(runs))), None, V
     for iteration in iterations:
-        M = rows.sign_pass(2 * V - V_previous if step.descends else V)  # B = sign(XV); M = X'B / n
-        losses, V_new, memory = _solve(lam, M, V, memory, step=step, ridge=ridge, xp=xp)
+        for index in active:
+            runs[index].soft &= iteration <= soft_passes
+        soft = np.asarray([runs[index].soft for index in active])
+        gain = np.where(soft, scales[active] / step.softness, np.inf) if soft.any() else None
+        M, _, energy = rows.statistics(2 * V - V_previous if step.descends else V, gain=gain)  # M = X'B / n
+        price = xp.sum(energy, axis=-1) * from_host(soft * step.softness, xp=xp, device=device_of(V))
+        if scale is not None:
+            M = M * scale[:, None, None]
+        losses, V_new, memory = _solve(lam, M, V, memory, price=price, step=step, ridge=ridge, xp=xp)
         taken = [
             runs[index].offer(V_new[place, ...], losses[place], tol=tol, floor=floor, descends=step.descends)
             for place, index in enumerate(active)
@@ -91,18 +115,24 @@ def train(
             break
         if len(going) < len(active):
             active = [active[place] for place in going]
-            V, V_previous = (xp.stack([x[place, ...] for place in going]) for x in (V, V_previous))
-            memory = None if memory is None else xp.stack([memory[place, ...] for place in going])
+            V, V_previous = (_subset(x, going, xp=xp) for x in (V, V_previous))
+            memory, scale = (None if x is None else _subset(x, going, xp=xp) for x in (memory, scale))
+            lam = lam if lam.ndim == 1 else _subset(lam, going, xp=xp)
     return runs
 
 
 def _solve(
-    lam: Array, M: Array, V: Array, memory: Array | None, *, step: VStep, ridge: float, xp: ModuleType
+    lam: Array, M: Array, V: Array, memory: Array | None, *, price: Array, step: VStep, ridge: float, xp: ModuleType
 ) -> tuple[list[float], Array, Array | None]:
     """A V step and its losses on the host: the iteration's one look at the device, unless the step must be retried."""
     V_new, remembered, solved = step.run(lam, M, V, memory)
-    losses, done = to_host(xp.stack([loss(lam, M, V_new, ridge=ridge, xp=xp), xp.astype(solved, V.dtype)]))
+    losses, done = to_host(xp.stack([loss(lam, M, V_new, ridge=ridge, xp=xp) + price, xp.astype(solved, V.dtype)]))
     if step.retry is not None and not done.all():
         V_new, remembered, _ = step.retry(lam, M, V, memory)
-        losses = to_host(loss(lam, M, V_new, ridge=ridge, xp=xp))
+        losses = to_host(loss(lam, M, V_new, ridge=ridge, xp=xp) + price)
     return [float(value) for value in losses], V_new, remembered
+
+
+def _subset(x: Array, places: list[int], *, xp: ModuleType) -> Array:
+    """The problems of a batch that go on."""
+    return xp.stack([x[place, ...] for place in places])

@@ -9,8 +9,11 @@ from test_columns import problems
 
 import scq_gpu as scq
 from scq_gpu._xp import namespace
+from scq_gpu.basis import compute_basis
+from scq_gpu.rows import ProjectedRows, Rows, Targets
 from scq_gpu.solvers import loss
 from scq_gpu.solvers.joint import fit_joint_orthogonal, fit_joint_orthonormal, orthonormalise, polar
+from scq_gpu.training import train
 
 XP = namespace(np.empty(0))
 
@@ -136,3 +139,58 @@ def test_first_loss_is_that_of_the_rows(digits):
     U = centred @ encoder.components_.T
     expected = np.sum((reference.sign(centred @ V0) - U) ** 2) / len(X)
     assert encoder.loss_curve_[0] == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.floats(-3, 3), st.floats(0.01, 2))
+def test_soft_signs_minimise_the_loss_with_its_price(z, softness):
+    targets = Targets(np.array([1 / softness]), like=np.empty((1, 1)), n_bits=1, xp=XP)
+    b = float(targets(np.array([[z]]))[0, 0])
+    candidates = np.linspace(-1, 1, 2001)
+    assert -2 * b * z + softness * b**2 <= (-2 * candidates * z + softness * candidates**2).min() + 1e-9
+    assert -1 <= b <= 1
+
+
+def test_soft_and_hard_problems_in_one_pass(backend):
+    rng = np.random.default_rng(5)
+    Y, V = rng.standard_normal((300, 7)), rng.standard_normal((3, 7, 2))
+    V[:, :, 0] = 0.0  # projections of exactly 0, whose sign is +1 where signs are hard
+    gain = np.array([2.0, np.inf, 0.5])
+    blocks = [backend.array(Y[i : i + 77]) for i in range(0, 300, 77)]
+    rows = ProjectedRows(blocks, small=blocks[0].dtype, xp=backend.namespace)
+    found = rows.statistics(backend.array(V), gain=gain)
+    for r in range(3):
+        Z = Y @ V[r]
+        B = np.where(Z >= 0, 1.0, -1.0) if np.isinf(gain[r]) else np.clip(gain[r] * Z, -1, 1)
+        for x, wanted in zip(found, (Y.T @ B / 300, B.mean(axis=0), (B**2).mean(axis=0)), strict=True):
+            np.testing.assert_allclose(backend.host(x)[r], wanted, atol=1e-12 if backend.has_float64 else 1e-5)
+
+
+@pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
+@pytest.mark.parametrize("tol", [0, 1e-3])
+def test_the_last_loss_is_that_of_hard_signs(digits, Encoder, tol):
+    """Soft signs cost extra; by the end that price is gone, and what is left is the paper's loss for the last signs."""
+    X = digits[0].astype(np.float64)
+    encoder = Encoder(n_bits=12, n_components=40, tol=tol, random_state=0).fit(X)
+    V = encoder.components_.T / encoder.scale_
+    ridge = encoder._ridge * np.sum(V**2)
+    final = 12 * scq.metrics.quantization_loss(encoder.project(X)) + ridge
+    assert final * (1 - 1e-9) <= encoder.loss_curve_[-1] <= final * 1.02
+
+
+def test_starts_side_by_side_turn_hard_each_in_its_own_time(digits):
+    """A batch is what its starts are alone, though one may have settled and the other not."""
+    X = digits[0].astype(np.float64)[:500]
+    starts = [np.linalg.qr(np.random.default_rng(seed).standard_normal((20, 6)))[0] for seed in range(3)]
+    rows = Rows(X)
+    basis = compute_basis(rows.moments(), n_bits=6, n_components=20, scale="auto", eps=2e-16, xp=XP)
+    step = scq.OnE(n_bits=6)._v_steps(XP)["joint"]
+
+    def run(V):
+        return train(rows.project(basis), basis.lam, V, step=step, ridge=0.0, tol=1e-3, iterations=range(1, 101),
+                     soft_passes=75, watch=None, xp=XP)  # fmt: skip
+
+    together = run(np.stack(starts))
+    alone = [run(V[None])[0] for V in starts]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one.losses, other.losses, rtol=1e-9)
+    assert len({len(one.losses) for one in together}) > 1, "the starts were to end at different passes"

@@ -1,0 +1,98 @@
+"""Tables and figures with their origin: what the scripts of this folder share."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import io
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import scq_gpu as scq
+from scq_gpu.io import replace_file
+
+CAVEAT = (
+    "Some defaults of the joint solver were chosen on EfficientNet features of these images ([quality](quality.md) "
+    "says how): its rows on those features are optimistic. GIST was not used to choose anything."
+)
+
+
+def arguments(doc: str, *, data: bool = True) -> argparse.ArgumentParser:
+    """The options that all scripts take."""
+    parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
+    if data:
+        parser.add_argument("--data", type=Path, required=True, help="folder with the CIFAR-10 feature files")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    return parser
+
+
+def origin(command: str, *, seeds: Iterable[int], threads: int) -> str:
+    """The sentence that says how to make a table or figure again."""
+    seeds = sorted(set(seeds))
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+    cores = "1 thread" if threads == 1 else f"{threads} threads"
+    return (
+        f"Made by `python benchmarks/paper/{command}` on {datetime.date.today()} with scq_gpu {scq.__version__}, NumPy "
+        f"{np.__version__}, Python {platform.python_version()}, {cores}, {which}."
+    )
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A CSV file; floats keep six digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    _write(path, text.getvalue().encode())
+
+
+def write_page(path: Path, title: str, *blocks: str) -> None:
+    """A Markdown page of paragraphs and tables."""
+    _write(path, ("\n\n".join((f"# {title}", *blocks)) + "\n").encode())
+    print(f"wrote {path}")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean ± standard deviation; one value stands alone."""
+    mean = f"{np.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
+
+
+def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure without a window, and its axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns)
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """A PNG file."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    _write(path, picture.getvalue())
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)

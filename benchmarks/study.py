@@ -1,0 +1,167 @@
+"""What makes the joint solver's codes good: one change at a time, scored on queries held out of the training images.
+
+    python benchmarks/study.py --data ../shared/data
+
+The official test images are not touched: 200 training images a class are the queries, 1,800 others a class are trained
+on and searched. Each line is the mean and spread over starts that run side by side. Writes docs/results/study.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+from features import efficientnet
+from recall import true_neighbours
+from threadpoolctl import threadpool_limits
+
+import scq_gpu as scq
+from scq_gpu._xp import namespace
+from scq_gpu.basis import Basis, compute_basis
+from scq_gpu.encoders import _components
+from scq_gpu.metrics import mean_average_precision, recall_at_k
+from scq_gpu.rows import ProjectedRows, Rows
+from scq_gpu.search import HammingIndex
+from scq_gpu.solvers.joint import SOFTNESS, STEPS, fit_joint_orthogonal, fit_joint_orthonormal, orthonormalise, polar
+from scq_gpu.training import VStep, train
+
+XP = namespace(np.empty(0))
+STARTS = {16: 12, 32: 6, 64: 4, 128: 2}
+DEFAULT = {"components": None, "ridge": None, "softness": SOFTNESS, "steps": STEPS, "weights": -0.25, "passes": 40}
+CHANGES = [
+    {},
+    *({"softness": s} for s in (0.0, 0.15, 0.45)),
+    *({"steps": s} for s in (3, 30)),
+    *({"weights": w} for w in (0.0, -0.5)),
+    *({"components": c} for c in (512, 1280)),
+    *({"ridge_factor": f} for f in (0.25, 4.0)),
+    *({"passes": p} for p in (20, 80)),
+]
+ASKED = {
+    "OgE": {"softness", "steps", "weights", "components", "ridge_factor", "passes"},
+    "OnE": {"softness"},
+}
+
+
+class Trial:
+    """Rows to train on and search, and queries with their classes and nearest rows."""
+
+    def __init__(self, folder: Path) -> None:
+        split = efficientnet(folder)
+        rng = np.random.default_rng(12345)
+        order = [rng.permutation(np.flatnonzero(split.y == label)) for label in range(10)]
+        queries, rows = (np.concatenate([o[part] for o in order]) for part in (slice(0, 200), slice(200, 2000)))
+        self.X, self.y, self.X_query, self.y_query = split.X[rows], split.y[rows], split.X[queries], split.y[queries]
+        self.neighbours = true_neighbours(self.X, self.X_query, 10)
+        self.moments = Rows(self.X).moments()
+
+    def project(self, n_bits: int, components: int) -> tuple[Basis, ProjectedRows, np.ndarray, np.ndarray]:
+        basis = compute_basis(self.moments, n_bits=n_bits, n_components=components, scale="auto", eps=1.2e-7, xp=XP)
+        P, mean = (basis.P * basis.scale).astype(np.float32), basis.mean.astype(np.float32)
+        Y, Y_query = (self.X - mean) @ P, (self.X_query - mean) @ P
+        blocks = [Y[i : i + 1024] for i in range(0, len(Y), 1024)]
+        return basis, ProjectedRows(blocks, small=np.float64, xp=XP), Y, Y_query
+
+    def score(self, V: np.ndarray, Y: np.ndarray, Y_query: np.ndarray) -> tuple[float, float]:
+        """mAP by class, and the share of the 10 nearest rows found."""
+        V = V.astype(np.float32)
+        codes, queries = scq.pack(Y @ V >= 0), scq.pack(Y_query @ V >= 0)
+        _, ids = HammingIndex(codes, V.shape[1]).search(queries, 10)
+        return 100 * mean_average_precision(queries, codes, self.y_query, self.y), recall_at_k(ids, self.neighbours)
+
+
+def run(trial: Trial, name: str, n_bits: int, change: dict) -> dict:
+    """Fit all starts with one change to the defaults."""
+    options = DEFAULT | change
+    defaults = getattr(scq, name)(n_bits)
+    ridge = defaults._ridge * options.get("ridge_factor", 1.0)
+    components = options["components"] or _components("auto", n_bits)
+    basis, rows, Y, Y_query = trial.project(n_bits, components)
+    rng = np.random.default_rng(0)
+    V = np.stack([rng.standard_normal((len(basis.lam), n_bits)) for _ in range(STARTS[n_bits])])
+    V = orthonormalise(polar(V * (basis.lam ** options["weights"])[:, None], xp=XP), xp=XP)
+
+    def joint(lam, M, V, memory):
+        if name == "OnE":
+            V_new = fit_joint_orthonormal(lam, M, V, steps=options["steps"], xp=XP)
+        else:
+            V_new = fit_joint_orthogonal(lam, M, V, ridge=ridge, steps=options["steps"], xp=XP)
+        return V_new, None, np.ones(len(V), dtype=bool)
+
+    started = time.perf_counter()
+    passes = options["passes"]
+    runs = train(
+        rows,
+        basis.lam,
+        V,
+        step=VStep(joint, descends=True, softness=options["softness"]),
+        ridge=ridge,
+        tol=0,
+        iterations=range(1, passes + 1),
+        soft_passes=3 * passes // 4,
+        watch=None,
+        xp=XP,
+    )
+    seconds = time.perf_counter() - started
+    scores = np.array([trial.score(r.V, Y, Y_query) for r in runs])
+    row = {
+        "encoder": name,
+        "bits": n_bits,
+        "change": ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in change.items()) or "(defaults)",
+        "mAP": scores[:, 0].mean(),
+        "spread": scores[:, 0].std(),
+        "recall": scores[:, 1].mean(),
+        "loss": np.mean([r.losses[-1] for r in runs]) / n_bits,
+    }
+    print(
+        "  ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), f"{seconds:.0f} s", flush=True
+    )
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the CIFAR-10 feature files")
+    parser.add_argument("--bits", type=int, nargs="+", default=[16, 32], choices=sorted(STARTS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("docs/results/study.md"))
+    options = parser.parse_args()
+    with threadpool_limits(options.threads):
+        trial = Trial(options.data)
+        rows = [
+            run(trial, name, n_bits, change)
+            for name in ("OgE", "OnE")
+            for n_bits in options.bits
+            for change in CHANGES
+            if set(change) <= ASKED[name]
+        ]
+    lines = [
+        "# What makes the codes good",
+        "",
+        "One change to the joint solver's defaults at a time, on CIFAR-10 EfficientNet-Lite0 features. Queries are 200 "
+        "*training* images a class, the database 1,800 others a class: the official test images, on which "
+        "[quality](quality.md) is reported, are not used. mAP by class (mean and spread over "
+        f"{', '.join(f'{STARTS[b]} starts at {b} bits' for b in options.bits)}), recall of the 10 nearest rows by "
+        "float distance, loss a bit; 40 passes but where it says otherwise. Made by "
+        f"`python benchmarks/study.py --data DIR --bits {' '.join(map(str, options.bits))}` on {datetime.date.today()} "
+        f"with scq_gpu {scq.__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
+        f"{options.threads} threads.",
+        "",
+        "| encoder | bits | change | mAP | recall@10 | loss a bit |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['encoder']} | {r['bits']} | {r['change']} | {r['mAP']:.2f} ± {r['spread']:.2f} | {r['recall']:.3f} "
+        f"| {r['loss']:.4f} |"
+        for r in rows
+    ]
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Every way a command can end: what is printed, and the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from typing import Any
+
+import typer
+
+from scq_gpu.cli import _learn, _machine, _measure, _use
+from scq_gpu.cli._console import Lacking, app, say, short_warnings
+
+BAD_DATA, BAD_USAGE, LACKING, CANNOT_WRITE, INTERRUPTED, NO_READER = 1, 2, 3, 4, 130, 141
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's, or that of the click inside newer typers
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+
+for _module in (_learn, _use, _measure, _machine):
+    _module.add_commands(app)
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command; failures become one line on standard error and an exit code."""
+    with short_warnings():
+        try:
+            code = app(args=arguments, prog_name="scq-gpu", standalone_mode=False)
+            if code == INTERRUPTED:  # newer typers return it, older ones raise Abort
+                raise KeyboardInterrupt
+            sys.stdout.flush()
+            return code if isinstance(code, int) else 0
+        except (KeyboardInterrupt, typer.Abort):
+            say("interrupted")
+            return INTERRUPTED
+        except (BrokenPipeError, SystemExit) as error:
+            if not isinstance(error.__context__ or error, BrokenPipeError):
+                raise
+            _drop_output()
+            return NO_READER
+        except Exception as error:
+            if sys.flags.dev_mode:  # python -X dev -m scq_gpu.cli ... shows where it happened
+                raise
+            return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """Say in one line what went wrong, and return the exit code; what nobody foresaw is raised again."""
+    if isinstance(error, _USAGE_ERROR):
+        context = getattr(error, "ctx", None)
+        command = "scq-gpu" if context is None else context.command_path
+        say(f"{error.format_message()} (see {command} --help)")
+        return BAD_USAGE
+    if isinstance(error, Lacking | ImportError):
+        say(str(error))
+        return LACKING
+    if isinstance(error, OSError) and error.errno in _DISK:
+        say(f"the system refuses: {error}")
+        _drop_output()
+        return CANNOT_WRITE
+    if isinstance(error, MemoryError):
+        say(f"not enough memory{': ' if str(error) else ''}{error}")
+        return BAD_DATA
+    if isinstance(error, OSError | ValueError | TypeError | RuntimeError):
+        say(str(error))
+        return BAD_DATA
+    raise error
+
+
+def _drop_output() -> None:
+    """Nobody can take what is still buffered for standard output; it must not fail once more at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

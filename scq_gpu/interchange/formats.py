@@ -1,0 +1,118 @@
+"""Codes as other software wants them.
+
+Hamming distances do not depend on the order of bits, but what a system shows, slices or multiplies with floats does, so
+each format has the order of that system's own documentation (docs/interchange.md names the pages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._validate import check_choice, check_index_codes, check_integer
+from scq_gpu._xp import Array, namespace, to_host
+from scq_gpu.codes import unpack
+
+
+def convert(codes: Array, n_bits: int, to: str) -> Any:
+    """Convert codes to the layout of another library or database.
+
+    Parameters
+    ----------
+    codes : array (n, ceil(n_bits / 8)) of uint8
+        What ``encoder.encode`` or `scq_gpu.pack` return.
+    n_bits : int
+    to : str
+        ============================================ ===================================================================
+        "faiss", "cuvs", "milvus"                    uint8 (n, bytes), least significant bit first: unchanged
+        "usearch", "lancedb", "ubinary",             uint8 (n, bytes), most significant bit first, as `numpy.packbits`
+        "sentence-transformers"                      has it
+        "binary"                                     int8 (n, bytes): sentence-transformers' ``binary``, "ubinary" - 128
+        "vespa", "elasticsearch"                     int8 (n, bytes): the bytes of "ubinary" read as signed
+        "hex"                                        list of n strings: the bytes of "ubinary", two digits each
+        "pgvector"                                   list of n strings of ``n_bits`` characters 0 and 1
+        "bits"                                       the same as a NumPy array of strings
+        "qdrant", "weaviate"                         float32 (n, n_bits) of -1 and +1
+        ============================================ ===================================================================
+
+    Returns
+    -------
+    array, or list of str
+        Arrays of numbers in the namespace and on the device of the codes. Bits that pad the last byte are 0, in either
+        order, and add nothing to a distance: where a system wants a dimension in whole bytes, it is ``8 * bytes``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scq_gpu as scq
+    >>> codes = scq.pack(np.array([[1, 1, 0, 0, 0, 0, 0, 0, 1]]))
+    >>> codes, scq.convert(codes, 9, to="ubinary")
+    (array([[3, 1]], dtype=uint8), array([[192, 128]], dtype=uint8))
+    >>> scq.convert(codes, 9, to="pgvector"), scq.convert(codes, 9, to="hex")
+    (['110000001'], ['c080'])
+    """
+    n_bits = check_integer(n_bits, name="n_bits", minimum=1)
+    function = FORMATS[check_choice(to, name="to", choices=FORMATS)]
+    codes = check_index_codes(codes, n_bits=n_bits, name="codes")
+    return function(codes, n_bits, namespace(codes))
+
+
+def _unchanged(codes: Array, n_bits: int, xp: ModuleType) -> Array:
+    return codes
+
+
+def _msb_first(codes: Array, n_bits: int, xp: ModuleType) -> Array:
+    """Each byte turned round: halves, quarters and single bits change places."""
+    for mask, shift in ((0x0F, 4), (0x33, 2), (0x55, 1)):
+        codes = ((codes & mask) << shift) | ((codes >> shift) & mask)
+    return codes
+
+
+def _msb_signed(codes: Array, n_bits: int, xp: ModuleType) -> Array:
+    """The bytes in two's complement."""
+    values = xp.astype(_msb_first(codes, n_bits, xp), xp.int16)
+    return xp.astype(xp.where(values > 127, values - 256, values), xp.int8)
+
+
+def _msb_minus_128(codes: Array, n_bits: int, xp: ModuleType) -> Array:
+    """The bytes less 128, which is not what reading them as signed gives."""
+    return xp.astype(xp.astype(_msb_first(codes, n_bits, xp), xp.int16) - 128, xp.int8)
+
+
+def _hex(codes: Array, n_bits: int, xp: ModuleType) -> list[str]:
+    return [row.tobytes().hex() for row in to_host(_msb_first(codes, n_bits, xp))]
+
+
+def _bit_strings(codes: Array, n_bits: int, xp: ModuleType) -> np.ndarray:
+    digits = np.unpackbits(to_host(codes), axis=1, count=n_bits, bitorder="little") + np.uint8(ord("0"))
+    return digits.view(f"S{n_bits}")[:, 0].astype(f"U{n_bits}")
+
+
+def _bit_string_list(codes: Array, n_bits: int, xp: ModuleType) -> list[str]:
+    return _bit_strings(codes, n_bits, xp).tolist()
+
+
+def _float_signs(codes: Array, n_bits: int, xp: ModuleType) -> Array:
+    return xp.astype(unpack(codes, n_bits), xp.float32)
+
+
+FORMATS: dict[str, Callable[[Array, int, ModuleType], Any]] = {
+    "faiss": _unchanged,
+    "cuvs": _unchanged,
+    "milvus": _unchanged,
+    "usearch": _msb_first,
+    "lancedb": _msb_first,
+    "sentence-transformers": _msb_first,
+    "ubinary": _msb_first,
+    "binary": _msb_minus_128,
+    "vespa": _msb_signed,
+    "elasticsearch": _msb_signed,
+    "hex": _hex,
+    "pgvector": _bit_string_list,
+    "bits": _bit_strings,
+    "qdrant": _float_signs,
+    "weaviate": _float_signs,
+}

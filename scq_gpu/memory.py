@@ -1,0 +1,130 @@
+"""How much memory a fit and an encode will take, before they take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._host_memory import worth_keeping
+from scq_gpu._validate import check_choice, check_integer
+from scq_gpu.codes import code_bytes
+from scq_gpu.encoders import _components
+from scq_gpu.rows import _CPU_BYTES, Rows, _dear_to_project
+from scq_gpu.sources.base import READ_AHEAD
+
+__all__ = ["MemoryEstimate", "estimate_memory"]
+
+KINDS = ("array", "file")
+_SCATTERS = 4  # d x d matrices alive at once where moments of blocks are added up,
+_FACTORS = 7  # and where they are factored
+_STEPS = 10  # and D x L matrices of each start in a V step
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of host memory on the CPU, beside the few hundred MB that Python and its libraries take.
+
+    Attributes
+    ----------
+    fit : int
+        The most that a fit takes at any moment, on top of ``rows``.
+    encode : int
+        The same for an encode, with its result.
+    rows : int
+        The rows themselves: 0 if they stay in files.
+    parts : dict of str to int
+        What the figures are made of: "moments" (the first pass), "basis" (principal axes), "projected" (the copy that
+        training keeps; 0 where it goes through the rows themselves in each pass), "training" (everything else while it
+        runs) and "codes".
+    """
+
+    fit: int
+    encode: int
+    rows: int
+    parts: dict[str, int]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in self.parts.items())
+        fit, encode, rows = (f"{size / 1e6:,.0f} MB" for size in (self.fit, self.encode, self.rows))
+        return f"fit {fit}, encode {encode}, beside the rows {rows} ({parts})"
+
+
+def estimate_memory(
+    n: int,
+    d: int,
+    n_bits: int,
+    *,
+    n_components: int | str | None = "auto",
+    dtype: Any = "float32",
+    kind: str = "array",
+    n_init: int = 1,
+) -> MemoryEstimate:
+    """Estimate the memory of a fit and an encode on the CPU.
+
+    A fit takes the largest of three moments: the first pass, the principal axes, and training, which keeps the axes and
+    the projected rows. Only the last grows with n; from files, it does not either, beyond 512 MiB.
+
+    Parameters
+    ----------
+    n, d : int
+        Rows and features.
+    n_bits : int
+    n_components : int, "auto" or None, default="auto"
+        As for the encoder.
+    dtype : dtype, default="float32"
+        Of the rows as they are stored.
+    kind : {"array", "file"}, default="array"
+        Whether they are in memory or in files (`scq_gpu.io.open_rows`).
+    n_init : int, default=1
+        Starts that run side by side.
+
+    Returns
+    -------
+    MemoryEstimate
+
+    Examples
+    --------
+    >>> import scq_gpu as scq
+    >>> print(scq.estimate_memory(4_000_000, 512, 32))
+    fit 8,221 MB, encode 20 MB, beside the rows 8,192 MB (moments 13, basis 15, projected 8,192, training 29, codes 16)
+    >>> scq.estimate_memory(4_000_000, 512, 32, kind="file").fit < 100e6
+    True
+    """
+    n, d = check_integer(n, name="n", minimum=1), check_integer(d, name="d", minimum=1)
+    n_bits, n_init = check_integer(n_bits, name="n_bits", minimum=1), check_integer(n_init, name="n_init", minimum=1)
+    if n_components is not None and n_components != "auto":
+        check_integer(n_components, name="n_components", minimum=1)
+    check_choice(kind, name="kind", choices=KINDS)
+    stored = np.dtype(dtype)
+    if stored.kind not in "biuf":
+        raise ValueError(f"dtype={dtype!r} is not one of real numbers, such as 'float32'")
+
+    rows = Rows(np.broadcast_to(np.zeros((), dtype=stored), (n, d)))  # takes no memory, and knows its blocks
+    D = min(_components(n_components, n_bits) or d, d, n)
+    work = np.dtype(rows.dtype).itemsize
+    read = READ_AHEAD + 1 if kind == "file" else 0
+
+    def buffers(height: int) -> int:
+        """A block in all its forms: as read, converted, and centred."""
+        height = min(n, height)
+        return height * d * (read * stored.itemsize + (work if stored != rows.dtype else 0) + work)
+
+    codes = n * code_bytes(n_bits)
+    copy = n * D * work
+    kept = worth_keeping(copy) if kind == "file" else not (rows._ready and _dear_to_project(d, D))
+    wide = n_init * n_bits
+    pass_matrices = _STEPS * D * wide * 8 + (0 if kept else 3 * d * wide * 8)
+    block = buffers(rows._block_rows) + 4 * min(n, rows._block_rows) * (wide + D * kept) * work
+    parts = {
+        "moments": _SCATTERS * d * d * 8 + buffers(rows.tall_rows),
+        "basis": _FACTORS * d * d * 8,
+        "projected": copy if kept else 0,
+        "training": d * d * 8 + d * D * (8 + work) + pass_matrices + block,
+        "codes": codes,
+    }
+    fit = max(parts["moments"], parts["basis"], parts["projected"] + parts["training"])
+    taken = min(n, max(rows._block_rows, _CPU_BYTES // (d * work))) * d * stored.itemsize  # of a file, at a time
+    encode = codes + read * taken + 2 * d * n_bits * work + buffers(rows._block_rows)
+    return MemoryEstimate(fit, encode, n * d * stored.itemsize if kind == "array" else 0, parts)

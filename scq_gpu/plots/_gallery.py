@@ -1,0 +1,106 @@
+"""Queries and their answers as images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._validate import check_array
+from scq_gpu._xp import Array, to_host
+from scq_gpu.plots._style import Axes, colours_of, label_axes, new_axes, themed
+
+
+@themed
+def gallery(
+    query_images: Array,
+    answer_images: Array,
+    *,
+    right: Array | None = None,
+    distances: Array | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Queries, each with its answers to the right, nearest first; right and wrong ones marked.
+
+    Parameters
+    ----------
+    query_images : array (q, height, width) or (q, height, width, 3)
+        Grey images of any range, or colour images in 0..1 (float) or 0..255 (integer).
+    answer_images : array (q, k, height, width) or (q, k, height, width, 3)
+        For example ``images[ids]`` with the ids of a search.
+    right : array (q, k) of bool, optional
+        Which answers are right: a thin frame and ✓ below; the others, a thick, broken frame and ✗.
+    distances : array (q, k), optional
+        Written below the answers.
+    ax : matplotlib axes, optional
+
+    Returns
+    -------
+    matplotlib axes
+
+    Examples
+    --------
+    >>> import matplotlib, numpy as np
+    >>> matplotlib.use("agg")
+    >>> from scq_gpu import plots
+    >>> images = np.random.default_rng(0).random((4, 8, 8))
+    >>> ax = plots.gallery(images[:1], images[None, 1:], right=np.array([[True, False, True]]))
+    >>> len(ax.images)
+    4
+    """
+    queries, answers = _check_images(query_images, answer_images)
+    marks = None if right is None else _check_table(right, "right", answers).astype(bool)
+    numbers = None if distances is None else _check_table(distances, "distances", answers)
+    q, k = answers.shape[:2]
+    pitch = 1.0 if marks is None and numbers is None else 1.25  # room for a line below each answer
+    ax = new_axes(ax, size=(0.8 * (k + 1.4), 0.8 * pitch * q + 0.5))
+    shades = {"vmin": min(queries.min(), answers.min()), "vmax": max(queries.max(), answers.max())}
+    for row in range(q):
+        _tile(ax, queries[row], 0, pitch * row, shades)
+        for column in range(k):
+            place = column + 1.3, pitch * row
+            _tile(ax, answers[row, column], *place, shades)
+            number = "" if numbers is None else f"{numbers[row, column]:g}"
+            _caption(ax, *place, number, None if marks is None else bool(marks[row, column]))
+    ax.set(xlim=(-0.05, k + 1.3), ylim=(pitch * q, -0.08), aspect="equal")
+    ax.axis("off")
+    label_axes(ax, title="Queries (left) and their nearest" + ("" if marks is None else ", wrong ones ✗"))
+    return ax
+
+
+def _tile(ax: Axes, image: np.ndarray, x: float, y: float, shades: dict[str, float]) -> None:
+    ax.imshow(image, extent=(x, x + 0.9, y + 0.9, y), cmap="gray", interpolation="nearest", **shades)
+
+
+def _caption(ax: Axes, x: float, y: float, number: str, right: bool | None) -> None:
+    """What stands below a tile; colour, frame and sign all say whether it is right."""
+    from matplotlib.patches import Rectangle
+
+    colours = colours_of(ax)
+    colour = colours["ink"]
+    if right is not None:
+        colour = colours["series"][2 if right else 1]
+        frame: dict[str, Any] = (
+            {"linewidth": 1.2, "linestyle": "-"} if right else {"linewidth": 2.6, "linestyle": (0, (3, 1))}
+        )
+        ax.add_patch(Rectangle((x, y), 0.9, 0.9, fill=False, edgecolor=colour, clip_on=False, **frame))
+    sign = {None: "", True: "✓ ", False: "✗ "}[right]
+    ax.text(x + 0.45, y + 0.95, f"{sign}{number}".strip(), ha="center", va="top", size=7, color=colour)
+
+
+def _check_images(queries: Array, answers: Array) -> tuple[np.ndarray, np.ndarray]:
+    Q = to_host(check_array(queries, name="query_images", min_ndim=3))
+    A = to_host(check_array(answers, name="answer_images", min_ndim=4))
+    if A.ndim != Q.ndim + 1 or A.shape[0] != Q.shape[0] or not A.size or not Q.size or Q.shape[3:] not in ((), (3,)):
+        raise ValueError(
+            f"query_images have shape {Q.shape} and answer_images {A.shape}; "
+            "(q, height, width) and (q, k, height, width) are wanted, or the same with 3 colours last"
+        )
+    return Q, A
+
+
+def _check_table(x: Array, name: str, answers: np.ndarray) -> np.ndarray:
+    table = to_host(check_array(x, name=name, min_ndim=2))
+    if table.shape != answers.shape[:2]:
+        raise ValueError(f"{name} has shape {table.shape}; one entry an answer, {answers.shape[:2]}, is wanted")
+    return table
