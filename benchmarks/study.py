@@ -26,24 +26,25 @@ from scq_gpu.encoders import _components
 from scq_gpu.metrics import mean_average_precision, recall_at_k
 from scq_gpu.rows import ProjectedRows, Rows
 from scq_gpu.search import HammingIndex
-from scq_gpu.solvers.joint import SOFTNESS, STEPS, fit_joint_orthogonal, fit_joint_orthonormal, orthonormalise, polar
+from scq_gpu.solvers.joint import SOFTNESS, STEPS, fit_joint_orthogonal, fit_joint_orthonormal
+from scq_gpu.starts import draw_starts, resolve
 from scq_gpu.training import VStep, train
 
 XP = namespace(np.empty(0))
-STARTS = {16: 12, 32: 6, 64: 4, 128: 2}
-DEFAULT = {"components": None, "ridge": None, "softness": SOFTNESS, "steps": STEPS, "weights": -0.25, "passes": 40}
+STARTS = {8: 24, 16: 24, 32: 8, 64: 4, 128: 2}
+DEFAULT = {"components": None, "softness": SOFTNESS, "steps": STEPS, "start": "auto", "passes": 40}
 CHANGES = [
     {},
+    *({"start": s} for s in ("random", "itq")),
     *({"softness": s} for s in (0.0, 0.15, 0.45)),
-    *({"steps": s} for s in (3, 30)),
-    *({"weights": w} for w in (0.0, -0.5)),
+    *({"steps": s} for s in (3, 10, 40)),
     *({"components": c} for c in (512, 1280)),
     *({"ridge_factor": f} for f in (0.25, 4.0)),
     *({"passes": p} for p in (20, 80)),
 ]
 ASKED = {
-    "OgE": {"softness", "steps", "weights", "components", "ridge_factor", "passes"},
-    "OnE": {"softness"},
+    "OgE": {"start", "softness", "steps", "components", "ridge_factor", "passes"},
+    "OnE": {"start", "softness"},
 }
 
 
@@ -81,9 +82,11 @@ def run(trial: Trial, name: str, n_bits: int, change: dict) -> dict:
     ridge = defaults._ridge * options.get("ridge_factor", 1.0)
     components = options["components"] or _components("auto", n_bits)
     basis, rows, Y, Y_query = trial.project(n_bits, components)
-    rng = np.random.default_rng(0)
-    V = np.stack([rng.standard_normal((len(basis.lam), n_bits)) for _ in range(STARTS[n_bits])])
-    V = orthonormalise(polar(V * (basis.lam ** options["weights"])[:, None], xp=XP), xp=XP)
+    start = resolve(options["start"], solver="joint", n_bits=n_bits)
+    draws = [
+        draw_starts(start, basis, rows, n_bits=n_bits, n_init=1, random_state=seed, xp=XP)
+        for seed in range(STARTS[n_bits])
+    ]
 
     def joint(lam, M, V, memory):
         if name == "OnE":
@@ -97,7 +100,7 @@ def run(trial: Trial, name: str, n_bits: int, change: dict) -> dict:
     runs = train(
         rows,
         basis.lam,
-        V,
+        np.concatenate(draws),
         step=VStep(joint, descends=True, softness=options["softness"]),
         ridge=ridge,
         tol=0,
@@ -126,7 +129,7 @@ def run(trial: Trial, name: str, n_bits: int, change: dict) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the CIFAR-10 feature files")
-    parser.add_argument("--bits", type=int, nargs="+", default=[16, 32], choices=sorted(STARTS))
+    parser.add_argument("--bits", type=int, nargs="+", default=[8, 16, 32], choices=sorted(STARTS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("docs/results/study.md"))
     options = parser.parse_args()

@@ -21,9 +21,9 @@ from scq_gpu._numba_threads import allowed_threads, over_tasks
 _PANEL_BYTES = 64
 _TILE_ROWS = 6
 _REUSED_ROWS = 96  # that stay in L2 while panel after panel goes over them
-_BLOCK_BYTES = 1 << 20  # of rows, converted where need be, between two turns of the interpreter
+_BLOCK_BYTES = 1 << 20  # of each thread's buffers
 _TASK_FLOPS = 1 << 24  # less is not worth a thread
-_TASKS_PER_THREAD = 16  # so that a thread held up elsewhere does not hold up the whole
+_TASKS_PER_THREAD = 8  # so that a thread held up elsewhere does not hold up the whole
 
 _HALF_SCALE = np.float32(2.0**112)  # between the exponents of float16 and float32
 _HALF_MAX = np.float32(65504)
@@ -35,6 +35,7 @@ def encode_rows(X: np.ndarray, W: np.ndarray, t: np.ndarray, out: np.ndarray) ->
     W (d, n_bits) and t (n_bits,) have the type to multiply in; out (n, bytes) may have any layout.
     """
     n, d = X.shape
+    out = np.asarray(out)  # of a memory map, which compiled code does not know
     panels, thresholds = _panels(W, t)
     flops = 2 * n * d * W.shape[1]
     tasks = min(max(1, flops // _TASK_FLOPS), _TASKS_PER_THREAD * allowed_threads(), n)
@@ -63,21 +64,27 @@ def _panels(W: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _encode_range(X: np.ndarray, panels: np.ndarray, thresholds: np.ndarray, out: np.ndarray) -> int:
-    """Encode on this thread, in blocks; not 0 if a score was not finite."""
+    """Encode on this thread; not 0 if a score was not finite.
+
+    Rows that can be read, and codes that can be written, where they are go in one piece; others through a buffer.
+    """
     n, d = X.shape
     dtype = panels.dtype
-    size = min(n, max(_TILE_ROWS, _BLOCK_BYTES // (d * dtype.itemsize)))
-    ready = X.dtype == dtype and X.flags.aligned and (d == 1 or X.strides[1] == dtype.itemsize)
-    converted = None if ready else np.empty((size, d), dtype=dtype)
-    codes = np.empty((size, out.shape[1]), dtype=np.uint8)
+    readable = X.dtype == dtype and X.flags.aligned and (d == 1 or X.strides[1] == dtype.itemsize)
+    writable = out.flags.c_contiguous
+    size = min(n, max(_TILE_ROWS, _BLOCK_BYTES // (d * dtype.itemsize + out.shape[1])))
+    if readable and writable:
+        size = n
+    rows = None if readable else np.empty((size, d), dtype=dtype)
+    codes = None if writable else np.empty((size, out.shape[1]), dtype=np.uint8)
     strange = 0
     for start in range(0, n, size):
-        block = X[start : start + size]
-        if converted is not None:
-            block = _convert(block, converted[: len(block)])
-        done = codes[: len(block)]
-        strange |= _encode_block(block.ctypes.data, block.strides[0], panels, thresholds, done)
-        out[start : start + size] = done
+        block, target = X[start : start + size], out[start : start + size]
+        source = block if rows is None else _convert(block, rows[: len(block)])
+        written = target if codes is None else codes[: len(block)]
+        strange |= _encode_block(source.ctypes.data, source.strides[0], panels, thresholds, written)
+        if codes is not None:
+            target[...] = written
     return strange
 
 

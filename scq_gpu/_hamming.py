@@ -54,7 +54,7 @@ def distances(queries: Array, database: Array, *, xp: ModuleType) -> Array:
 
 def word_distances(queries: np.ndarray, database: np.ndarray, dtype: Any = np.int32) -> np.ndarray:
     """Hamming distances (q, n) between the words of NumPy codes."""
-    out = np.bitwise_count(queries[:, :1] ^ database[:, 0]).astype(dtype, copy=False)
+    out: np.ndarray = np.bitwise_count(queries[:, :1] ^ database[:, 0]).astype(dtype, copy=False)
     for k in range(1, queries.shape[1]):
         out += np.bitwise_count(queries[:, k : k + 1] ^ database[:, k])
     return out

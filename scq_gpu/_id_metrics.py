@@ -67,7 +67,9 @@ def ranked_average_precision(
     """
     check_choice(ap, name="ap", choices=AP_RULES)
     ranked, relevant = _ranked_relevance(ids, query_labels, database_labels)
-    return _ranking.ap_sums(ranked, ap, xp=namespace(ranked)) / np.clip(relevant, 1, ranked.shape[1])
+    sums = _ranking.ap_sums(ranked, ap, xp=namespace(ranked))
+    precisions: np.ndarray = sums / np.clip(relevant, 1, ranked.shape[1])
+    return precisions
 
 
 def ranked_precision_at_k(ids: Array, query_labels: Array, database_labels: Array, *, k: int | None = None) -> float:
@@ -98,10 +100,12 @@ def ranked_precision_at_k(ids: Array, query_labels: Array, database_labels: Arra
 
 def _check_ids(ids: Array, *, name: str) -> np.ndarray:
     """Ids (q, m) on the host."""
-    ids = to_host(check_array(ids, name=name, min_ndim=2))
-    if ids.ndim != 2 or ids.shape[1] < 1 or ids.dtype.kind not in "iu":
-        raise ValueError(f"{name} has shape {ids.shape} and dtype {ids.dtype}; ids are (queries, results) of integers")
-    return ids
+    rows = to_host(check_array(ids, name=name, min_ndim=2))
+    if rows.ndim != 2 or rows.shape[1] < 1 or rows.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} has shape {rows.shape} and dtype {rows.dtype}; ids are (queries, results) of integers"
+        )
+    return rows
 
 
 def _ranked_relevance(ids: Array, query_labels: Array, database_labels: Array) -> tuple[np.ndarray, np.ndarray]:

@@ -30,7 +30,8 @@ class Scan:
     @property
     def relevant(self) -> np.ndarray:
         """How many database codes are relevant to each query."""
-        return self.hits.sum(axis=1)
+        per_query: np.ndarray = self.hits.sum(axis=1)
+        return per_query
 
 
 def scan(
@@ -147,15 +148,17 @@ def expected_ap_sums(counts: np.ndarray, hits: np.ndarray, *, ap: str, at: int) 
     slope = np.maximum(hits - 1, 0) / np.maximum(counts - 1, 1)
     inverse = H[s + places] - H[s]
     here = (h + 1) * inverse + slope * (places - (s + 1) * inverse)
-    if ap == "standard":
-        return (share * here).sum(axis=1)
-    # the rank before: (h + (j - 1) slope) / (s + j - 1), and 1 before the first rank of all
-    before = H[np.maximum(s + places - 1, 0)] - H[np.maximum(s - 1, 0)]
-    later = np.where(s > 0, h * before + slope * (places - s * before), 1 + slope * (places - 1))
-    return (share * (here + np.where(places > 0, later, 0.0)) * 0.5).sum(axis=1)
+    if ap == "trapezoid":
+        # the rank before: (h + (j - 1) slope) / (s + j - 1), and 1 before the first rank of all
+        before = H[np.maximum(s + places - 1, 0)] - H[np.maximum(s - 1, 0)]
+        later = np.where(s > 0, h * before + slope * (places - s * before), 1 + slope * (places - 1))
+        here = (here + np.where(places > 0, later, 0.0)) * 0.5
+    sums: np.ndarray = (share * here).sum(axis=1)
+    return sums
 
 
 def expected_top_hits(counts: np.ndarray, hits: np.ndarray, *, k: int) -> np.ndarray:
     """Expected relevant codes among the first k over random orders inside each tie."""
     taken = np.clip(k - (np.cumsum(counts, axis=1) - counts), 0, counts)
-    return (taken * hits / np.maximum(counts, 1)).sum(axis=1)
+    expected: np.ndarray = (taken * hits / np.maximum(counts, 1)).sum(axis=1)
+    return expected

@@ -142,7 +142,8 @@ def _words(parts: Parts, lo: int, hi: int) -> Iterator[tuple[np.ndarray, int]]:
 
 
 def _block_rows(words: np.ndarray) -> int:
-    return max(64, _BLOCK_BYTES // (words.shape[1] * words.itemsize))
+    row_bytes: int = words.shape[1] * words.itemsize
+    return max(64, _BLOCK_BYTES // row_bytes)
 
 
 def _width(Q: np.ndarray) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ def quantization_loss(projections: Array) -> float:
         raise ValueError(f"projections have shape {tuple(P.shape)} and dtype {P.dtype}; floats (n, n_bits) are wanted")
     # |sign(p) - p| is | |p| - 1 | for either sign and 1 for p = 0
     sums = [xp.sum((xp.abs(block) - 1) ** 2) for block in _blocks(P, xp=xp)]
-    return math.fsum(float(s) for s in sums) / math.prod(P.shape)
+    return math.fsum(float(s) for s in sums) / int(math.prod(P.shape))
 
 
 def retained_variance(X: Array, components: Array) -> float:

@@ -23,12 +23,13 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 def is_array(x: object) -> bool:
     """Whether x is an array of some array-API namespace."""
-    return array_api_compat.is_array_api_obj(x)
+    return bool(array_api_compat.is_array_api_obj(x))
 
 
 def namespace(*arrays: Array) -> ModuleType:
     """The array-API namespace that all arrays belong to."""
-    return array_api_compat.array_namespace(*arrays)
+    xp: ModuleType = array_api_compat.array_namespace(*arrays)
+    return xp
 
 
 def device_of(x: Array) -> Device:
@@ -45,12 +46,15 @@ def to_host(x: Array) -> np.ndarray:
     """x as a NumPy array: an explicit copy off the device, where one is needed."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
+    host: np.ndarray
     if array_api_compat.is_cupy_array(x):
-        return x.get()
-    if array_api_compat.is_torch_array(x):
+        host = x.get()
+    elif array_api_compat.is_torch_array(x):
         x = x.detach().cpu()
-        return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
-    return np.from_dlpack(x)
+        host = (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+    else:
+        host = np.from_dlpack(x)
+    return host
 
 
 def from_host(x: np.ndarray, *, xp: ModuleType, device: Device) -> Array:
@@ -137,7 +141,8 @@ def compute_dtype(dtype: Any, *, xp: ModuleType, device: Device) -> Any:
 
 
 def _floats(xp: ModuleType, device: Device) -> dict[str, Any]:
-    return xp.__array_namespace_info__().dtypes(device=device, kind="real floating")
+    found: dict[str, Any] = xp.__array_namespace_info__().dtypes(device=device, kind="real floating")
+    return found
 
 
 def quiet_floats() -> contextlib.AbstractContextManager[object]:
@@ -150,7 +155,8 @@ def linalg_errors(xp: ModuleType) -> contextlib.AbstractContextManager[object]:
     if array_api_compat.is_cupy_namespace(xp):
         import cupyx
 
-        return cupyx.errstate(linalg="raise")
+        raising: contextlib.AbstractContextManager[object] = cupyx.errstate(linalg="raise")
+        return raising
     return contextlib.nullcontext()
 
 
@@ -170,7 +176,7 @@ def cache_bytes(x: Array) -> int:
     4 MiB suits a CPU core's share of L3; half of L2 a GPU.
     """
     if array_api_compat.is_cupy_array(x):
-        return max(4 << 20, x.device.attributes["L2CacheSize"] // 2)
+        return max(4 << 20, int(x.device.attributes["L2CacheSize"]) // 2)
     return 4 << 20
 
 
@@ -193,7 +199,7 @@ class CupyGpu:
         import cupy
 
         with self._current():
-            return self._cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+            return int(self._cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """From CuPy's pool."""
@@ -206,7 +212,8 @@ class CupyGpu:
         """From CuPy's pool."""
         import cupyx
 
-        return cupyx.empty_pinned(shape, dtype)
+        host: np.ndarray = cupyx.empty_pinned(shape, dtype)
+        return host
 
     def mark(self) -> Any:
         """An event on the current stream."""
@@ -230,7 +237,8 @@ class CupyGpu:
         memory = self._cuda.PinnedMemoryPointer(self._cuda.PinnedMemory(x.nbytes), 0)
         host: np.ndarray = np.ndarray(x.shape, x.dtype, buffer=memory)
         with self._current():
-            return x.get(out=host, blocking=False)
+            host = x.get(out=host, blocking=False)
+        return host
 
     def finish_copies(self) -> None:
         """The host waits for the stream of copies."""

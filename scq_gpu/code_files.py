@@ -197,7 +197,7 @@ class _Partial:
     @property
     def _size(self) -> int:
         """Bytes of the header and the codes that are done."""
-        return len(self._header) + self.done * self._job["code_bytes"]
+        return len(self._header) + self.done * int(self._job["code_bytes"])
 
     def _resume(self) -> int:
         """How many rows an earlier run of this very job left; 0 if it was another, or left nothing whole."""

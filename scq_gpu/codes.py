@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scq_gpu import kernels
 from scq_gpu._encode_cpu import encode_rows
@@ -33,6 +34,10 @@ def code_bytes(n_bits: int) -> int:
     return -(-n_bits // 8)
 
 
+@overload
+def pack(B: np.ndarray) -> NDArray[np.uint8]: ...
+@overload
+def pack(B: Array) -> Array: ...
 def pack(B: Array) -> Array:
     """Pack signs or booleans into bytes.
 
@@ -58,6 +63,10 @@ def pack(B: Array) -> Array:
     return pack_bits(check_signs(B, xp=xp), xp=xp)
 
 
+@overload
+def unpack(codes: np.ndarray, n_bits: int) -> NDArray[np.int8]: ...
+@overload
+def unpack(codes: Array, n_bits: int) -> Array: ...
 def unpack(codes: Array, n_bits: int) -> Array:
     """Unpack codes into signs, the inverse of `pack`.
 

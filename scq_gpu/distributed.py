@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from scq_gpu._validate import check_array, check_dask_rows
-from scq_gpu._xp import Array, compute_dtype, device_of, from_host, namespace, small_dtype, to_host
+from scq_gpu._xp import Array, Device, compute_dtype, device_of, from_host, namespace, small_dtype, to_host
 from scq_gpu.basis import Basis, Moments
 from scq_gpu.codes import code_bytes, has_kernel
 from scq_gpu.rows import ProjectedRows, RereadRows, Rows, SignStatistics
@@ -57,17 +58,19 @@ class DaskRows(Rows):
         check_dask_rows(X, device=device, min_rows=min_rows)
         check_array(X._meta, name="X", min_ndim=2)  # the type of its chunks
         self.X = X.rechunk({1: -1})
-        self.home = np.zeros((1, X.shape[1]), dtype=X.dtype)
-        self.xp = namespace(self.home)
-        self.device = device_of(self.home)
-        self.dtype = compute_dtype(self.home.dtype, xp=self.xp, device=self.device)
-        self.small = small_dtype(xp=self.xp, device=self.device)
+        self.home: Array = np.zeros((1, X.shape[1]), dtype=X.dtype)
+        self.xp: ModuleType = namespace(self.home)
+        self.device: Device = device_of(self.home)
+        self.dtype: Any = compute_dtype(self.home.dtype, xp=self.xp, device=self.device)
+        self.small: Any = small_dtype(xp=self.xp, device=self.device)
         sizes = self.X.chunks[0]
         self._firsts = np.cumsum((0, *sizes[:-1])).tolist()
 
     def moments(self) -> Moments:
         """The moments pass, one task a chunk. Refuses NaN and inf, naming the first of a chunk."""
-        return _compute(self._over_chunks(_chunk_moments), functools.partial(functools.reduce, operator.add))
+        add = functools.partial(functools.reduce, operator.add)
+        moments: Moments = _compute(self._over_chunks(_chunk_moments), add)
+        return moments
 
     def project(self, basis: Basis) -> ProjectedRows:
         """Rows in the coordinates of a basis, kept by the workers unless Dask's configuration has it otherwise."""
@@ -75,8 +78,10 @@ class DaskRows(Rows):
 
         shared = _shared(basis)
         if not dask.config.get(PERSIST, True):
-            return _ProjectedChunks(self._over_chunks(_Reread, shared), n=self.shape[0])
-        return _ProjectedChunks(list(dask.persist(*self._over_chunks(_project_chunk, shared))), n=self.shape[0])
+            parts = self._over_chunks(_Reread, shared)
+        else:
+            parts = list(dask.persist(*self._over_chunks(_project_chunk, shared)))
+        return _ProjectedChunks(parts, firsts=self._firsts, n=self.shape[0])
 
     def encode(self, W: Array, t: Array, *, precision: str, out: Array | None = None) -> Any:
         """Packed codes as a Dask array, computed when it is."""
@@ -131,8 +136,9 @@ class DaskRows(Rows):
 class _ProjectedChunks(ProjectedRows):
     """Projected rows of chunks, each to be computed, or kept by a worker."""
 
-    def __init__(self, parts: list[Any], *, n: int) -> None:
+    def __init__(self, parts: list[Any], *, firsts: list[int], n: int) -> None:
         self._parts = parts
+        self._firsts = firsts
         self._n = n
 
     @property
@@ -147,6 +153,17 @@ class _ProjectedChunks(ProjectedRows):
         task, shared = delayed(_chunk_signs, pure=False), _shared((V, gain))
         sums = _compute([task(part, shared) for part in self._parts], _add_statistics)
         return SignStatistics(*(x / self._n for x in sums))
+
+    def sample(self, places: np.ndarray) -> ProjectedRows:
+        """The rows at sorted places, brought here."""
+        from dask import delayed
+
+        task, shared = delayed(_chunk_sample, pure=False), _shared(places)
+        taken = _compute(
+            [task(part, first, shared) for part, first in zip(self._parts, self._firsts, strict=True)], np.concatenate
+        )
+        xp = namespace(taken)
+        return ProjectedRows([taken], small=small_dtype(xp=xp, device=device_of(taken)), xp=xp)
 
 
 class _Reread(NamedTuple):
@@ -223,23 +240,38 @@ def _project_chunk(chunk: Array, first: int, basis: Basis) -> list[Array] | _Rer
     return projected._blocks
 
 
-def _chunk_signs(part: Sequence[Array] | _Reread, at: tuple[np.ndarray, np.ndarray | None]) -> SignStatistics | None:
-    """The statistics of a part, times its number of rows."""
-    V, gain = at
-    projected: ProjectedRows
+def _projected(part: Sequence[Array] | _Reread) -> tuple[ProjectedRows, Array] | None:
+    """The rows of a part and an array of their kind; None if there are none."""
     if isinstance(part, _Reread):
         if not part.chunk.shape[0]:
             return None
         rows = _rows(part.chunk, part.first)
-        projected, like = RereadRows(rows, _on_device(part.basis, rows)), rows._sample
-    elif part:
-        like = part[0]
-        xp = namespace(like)
-        projected = ProjectedRows(list(part), small=small_dtype(xp=xp, device=device_of(like)), xp=xp)
-    else:
+        return RereadRows(rows, _on_device(part.basis, rows)), rows._sample
+    if not part:
         return None
+    xp = namespace(part[0])
+    return ProjectedRows(list(part), small=small_dtype(xp=xp, device=device_of(part[0])), xp=xp), part[0]
+
+
+def _chunk_signs(part: Sequence[Array] | _Reread, at: tuple[np.ndarray, np.ndarray | None]) -> SignStatistics | None:
+    """The statistics of a part, times its number of rows."""
+    found = _projected(part)
+    if found is None:
+        return None
+    projected, like = found
+    V, gain = at
     means = projected.statistics(from_host(V, xp=namespace(like), device=device_of(like)), gain=gain)
     return SignStatistics(*(to_host(x) * projected.n for x in means))
+
+
+def _chunk_sample(part: Sequence[Array] | _Reread, first: int, places: np.ndarray) -> np.ndarray | None:
+    """The rows of a part, the first of which is number ``first``, at sorted places of the whole."""
+    found = _projected(part)
+    if found is None:
+        return None
+    start, end = np.searchsorted(places, (first, first + found[0].n))
+    blocks = found[0].sample(places[start:end] - first)._blocks
+    return np.concatenate([to_host(Y) for Y in blocks]) if blocks else None
 
 
 def _add_up(parts: list[Any], *, add: Callable[[list[Any]], Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,21 +17,29 @@ from scq_gpu.estimator import snapshot
 from scq_gpu.linear import LinearEncoder
 from scq_gpu.rows import ProjectedRows, Rows, SignStatistics
 from scq_gpu.solvers.joint import SOFTNESS, fit_joint_orthogonal, fit_joint_orthonormal
-from scq_gpu.solvers.orthogonal import fit_orthogonal
+from scq_gpu.solvers.orthogonal import auto_ridge, fit_orthogonal
 from scq_gpu.solvers.orthonormal import fit_orthonormal, fit_orthonormal_patiently
-from scq_gpu.starts import STARTS, draw_starts
-from scq_gpu.training import Run, VStep, train
+from scq_gpu.starts import STARTS, draw_starts, resolve
+from scq_gpu.training import Run, VStep, all_solved, train
 
 SOLVERS = ("joint", "columnwise")
 _COMPONENTS = 512  # the paper's n_components,
 _COMPONENTS_PER_BIT = 40  # and how many of them each bit of a long code wants
-_RIDGE = 0.02  # the paper's mu,
-_RIDGE_BITS = 32  # at its best for about so many bits
 
 
 class _SCQ(LinearEncoder):
     """What OnE and OgE share: everything but the V step."""
 
+    components_: Array
+    threshold_: Array
+    mean_: Array
+    eigenvalues_: Array
+    levels_: Array
+    scale_: float
+    loss_curve_: list[float]
+    n_iter_: int
+    converged_: bool
+    n_samples_: int
     _fitted_arrays = ("components_", "threshold_", "mean_", "eigenvalues_", "levels_")
     _fitted_facts = ("n_features_in_", "scale_", "loss_curve_", "n_iter_", "converged_", "n_samples_")
 
@@ -52,7 +60,7 @@ class _SCQ(LinearEncoder):
                 step=self._v_steps(xp)[self.solver],
                 ridge=self._ridge,
                 tol=self.tol,
-                iterations=self._progress(range(1, self.max_iter + 1)),
+                iterations=self._progress(range(1, self.max_iter + 1), rows.shape[0]),
                 soft_passes=_soft_passes(self.max_iter),
                 watch=None if self.callback is None else lambda i, run: self._show(i, run, basis, rows, projected),
                 xp=xp,
@@ -82,7 +90,14 @@ class _SCQ(LinearEncoder):
         """The first V's (n_init, D, n_bits)."""
         init = self.init if isinstance(self.init, str) else check_init(self.init, d=rows.shape[1], n_bits=self.n_bits)
         return draw_starts(
-            init, basis, projected, n_bits=self.n_bits, n_init=self.n_init, random_state=self.random_state, xp=rows.xp
+            resolve(init, solver=self.solver, n_bits=self.n_bits),
+            basis,
+            projected,
+            n_bits=self.n_bits,
+            n_init=self.n_init,
+            random_state=self.random_state,
+            progress=lambda passes: self._progress(passes, rows.shape[0], "start"),
+            xp=rows.xp,
         )
 
     def _show(self, iteration: int, run: Run, basis: Basis, rows: Rows, projected: ProjectedRows) -> None:
@@ -135,13 +150,14 @@ class _SCQ(LinearEncoder):
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback={self.callback!r} is not callable; it is called as (iteration, loss, encoder)")
 
-    def _progress(self, iterations: range) -> Any:
-        """The iterations, behind a bar if ``verbose`` and a person is watching."""
+    def _progress(self, iterations: range, n: int, what: str = "passes") -> Iterable[int]:
+        """The iterations, passes over n rows, behind a bar if ``verbose`` and a person is watching."""
         if not self.verbose:
             return iterations
         from tqdm import tqdm
 
-        return tqdm(iterations, desc=f"{type(self).__name__} {self.n_bits} bits", unit="pass", disable=None)
+        name = f"{type(self).__name__} {self.n_bits} bits, {what}"
+        return _with_rows_per_second(tqdm(iterations, desc=name, unit="pass", disable=None), n)
 
     @property
     def _ridge(self) -> float:
@@ -168,15 +184,16 @@ class OgE(_SCQ):
         Principal components to keep, at most: "auto" is the paper's 512, or 40 a bit if that is more; None keeps all
         that carry variance.
     ridge : float or "auto", default="auto"
-        The paper's mu: how much long columns cost. "auto" is the paper's 0.02 for 32 bits; it grows as ``32 / n_bits``
-        for shorter codes and falls as ``(32 / n_bits)**2`` for longer ones.
+        The paper's mu: how much long columns cost. "auto" is the paper's 0.02 for 32 bits; it grows as
+        ``(32 / n_bits)**1.3`` for shorter codes and falls as ``(32 / n_bits)**2`` for longer ones.
     scale : float or "auto", default="auto"
         Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
     solver : {"joint", "columnwise"}, default="joint"
         "joint" solves for all columns at once; "columnwise" is the paper's, each column in turn given those before it.
-    init : {"random", "pca", "itq"} or array (n_features, n_bits), default="random"
-        The first V: random orthonormal, the leading principal axes, those axes rotated by ITQ, or yours, in the
-        coordinates of the centred rows.
+    init : {"auto", "longer", "random", "pca", "itq"} or array (n_features, n_bits), default="auto"
+        The first V: from a longer code that is learned first, in a few passes; random orthonormal; the leading
+        principal axes; those axes rotated by ITQ; or yours, in the coordinates of the centred rows. "auto" is "longer"
+        for the joint solver up to 64 bits, and otherwise the paper's "random".
     max_iter : int, default=100
         Most iterations (a pass over the rows and a V step each).
     tol : float, default=1e-4
@@ -235,7 +252,7 @@ class OgE(_SCQ):
         ridge: float | str = "auto",
         scale: float | str = "auto",
         solver: str = "joint",
-        init: Any = "random",
+        init: Any = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
         n_init: int = 1,
@@ -260,17 +277,14 @@ class OgE(_SCQ):
 
     @property
     def _ridge(self) -> float:
-        if self.ridge != "auto":
-            return float(self.ridge)
-        share = _RIDGE_BITS / self.n_bits
-        return _RIDGE * min(share, share**2)
+        return auto_ridge(self.n_bits) if self.ridge == "auto" else float(self.ridge)
 
     def _v_steps(self, xp: ModuleType) -> dict[str, VStep]:
         def joint(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
-            return fit_joint_orthogonal(lam, M, V, ridge=self._ridge, xp=xp), None, _all_solved(M, xp)
+            return fit_joint_orthogonal(lam, M, V, ridge=self._ridge, xp=xp), None, all_solved(M, xp=xp)
 
         def columnwise(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
-            return fit_orthogonal(lam, M, ridge=self._ridge, xp=xp), None, _all_solved(M, xp)
+            return fit_orthogonal(lam, M, ridge=self._ridge, xp=xp), None, all_solved(M, xp=xp)
 
         return {"joint": VStep(joint, descends=True, softness=SOFTNESS), "columnwise": VStep(columnwise)}
 
@@ -292,7 +306,7 @@ class OnE(_SCQ):
         Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
     solver : {"joint", "columnwise"}, default="joint"
         "joint" solves for all columns at once; "columnwise" is the paper's, each column in turn given those before it.
-    init : {"random", "pca", "itq"} or array (n_features, n_bits), default="random"
+    init : {"auto", "longer", "random", "pca", "itq"} or array (n_features, n_bits), default="auto"
         The first V; see `OgE`.
     max_iter : int, default=100
         Most iterations (a pass over the rows and a V step each).
@@ -335,7 +349,7 @@ class OnE(_SCQ):
         n_components: int | str | None = "auto",
         scale: float | str = "auto",
         solver: str = "joint",
-        init: Any = "random",
+        init: Any = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
         n_init: int = 1,
@@ -359,13 +373,13 @@ class OnE(_SCQ):
 
     def _v_steps(self, xp: ModuleType) -> dict[str, VStep]:
         def joint(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
-            return fit_joint_orthonormal(lam, M, V, xp=xp), None, _all_solved(M, xp)
+            return fit_joint_orthonormal(lam, M, V, xp=xp), None, all_solved(M, xp=xp)
 
         def columnwise(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, Array]:
             return fit_orthonormal(lam, M, start=tau, xp=xp)
 
         def patiently(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, Array]:
-            return *fit_orthonormal_patiently(lam, M, start=tau, xp=xp), _all_solved(M, xp)
+            return *fit_orthonormal_patiently(lam, M, start=tau, xp=xp), all_solved(M, xp=xp)
 
         return {
             "joint": VStep(joint, descends=True, softness=SOFTNESS),
@@ -379,13 +393,17 @@ def _components(n_components: int | str | None, n_bits: int) -> int | None:
     return None if n_components is None else int(n_components)
 
 
+def _with_rows_per_second(bar: Any, n: int) -> Iterator[int]:
+    """The iterations of a bar, which tells passes a second and the time left by itself."""
+    for done, iteration in enumerate(bar, start=1):
+        yield iteration
+        if seconds := bar.format_dict["elapsed"]:
+            bar.set_postfix_str(f"{bar.format_sizeof(n * done / seconds)} rows/s", refresh=False)
+
+
 def _soft_passes(max_iter: int) -> int:
     """How many passes may have soft signs: a quarter is left for hard ones."""
     return 3 * max_iter // 4
-
-
-def _all_solved(M: Array, xp: ModuleType) -> Array:
-    return xp.ones(M.shape[:-2], dtype=xp.bool, device=M.device)
 
 
 def _last_fall(losses: list[float]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -46,8 +47,22 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array (n, n_features)
-            Of any array-API namespace; float16, bfloat16, float32, float64 or integers.
+        X : rows (n, n_features)
+            One of:
+
+            - an array of any array-API namespace (NumPy, CuPy, torch, ...) on any of its devices, of float16, bfloat16,
+              float32, float64, integers or booleans. A memory map is read block by block, never as a whole;
+            - a pandas or polars data frame of numbers; its column names become ``feature_names_in_`` and are checked
+              from then on;
+            - what `scq_gpu.io.open_rows` returns for a file, a folder or a list of those: a ``RowSource``, which knows
+              its shape and type, and is read in blocks, anew in every pass. A path alone is refused;
+            - a list of arrays of one namespace, or of what ``open_rows`` returns, as one after the other: nothing is
+              joined in memory;
+            - a list of rows, each a list of numbers;
+            - a Dask array of NumPy or CuPy chunks of known sizes, for `OnE` and `OgE`: each chunk is worked on where it
+              is. Other encoders refuse it.
+
+            Two rows at least, no NaN and no inf. Sparse matrices are refused.
         y : ignored
 
         Returns
@@ -77,17 +92,23 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Set the fitted attributes."""
         raise NotImplementedError
 
+    @overload
+    def encode(self, X: np.ndarray) -> NDArray[np.uint8]: ...
+    @overload
+    def encode(self, X: Any) -> Array: ...
     def encode(self, X: Any) -> Array:
         """Encode rows as packed binary codes.
 
         Parameters
         ----------
-        X : array (n, n_features)
+        X : rows (n, n_features)
+            Whatever ``fit`` takes, from one row on. All encoders but `SpH` take a Dask array here.
 
         Returns
         -------
         array (n, ceil(n_bits / 8)) of uint8
-            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device.
+            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device. For data frames,
+            files and lists of numbers it is a NumPy array; for a Dask array a Dask array, computed when it is.
         """
         return self._map_bits(X, lambda bits: pack_bits(bits, xp=namespace(bits)))
 
@@ -96,12 +117,13 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array (n, n_features)
+        X : rows (n, n_features)
+            Whatever ``encode`` takes.
 
         Returns
         -------
         array (n, n_bits) of int8
-            -1 and +1.
+            -1 and +1, in the place and kind of what ``encode`` returns; a data frame after ``set_output``.
         """
         return self._map_bits(X, _int8_signs)
 
@@ -163,7 +185,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        return getattr(self, self._fitted_arrays[0]).shape[0]
+        return int(getattr(self, self._fitted_arrays[0]).shape[0])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, self._fitted_arrays[0])
@@ -175,7 +197,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-def load(path: str | os.PathLike[str], *, device: str | None = None) -> Any:
+def load(path: str | os.PathLike[str], *, device: str | None = None) -> Encoder:
     """Load an encoder from a model file.
 
     Parameters
@@ -188,7 +210,7 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> Any:
     Returns
     -------
     encoder
-        Of the class that was saved, fitted.
+        Of the class that was saved, fitted; for a type checker, ``isinstance`` tells which.
 
     Examples
     --------

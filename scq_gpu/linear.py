@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from scq_gpu._xp import Array, to_host
@@ -26,22 +27,31 @@ class LinearEncoder(Encoder):
     threshold_: Array
     _fitted_arrays: tuple[str, ...] = ("components_", "threshold_")
 
+    @overload
+    def encode(
+        self, X: np.ndarray, *, precision: str = "exact", out: np.ndarray | None = None
+    ) -> NDArray[np.uint8]: ...
+    @overload
+    def encode(self, X: Any, *, precision: str = "exact", out: Array | None = None) -> Array: ...
     def encode(self, X: Any, *, precision: str = "exact", out: Array | None = None) -> Array:
         """Encode rows as packed binary codes.
 
         Parameters
         ----------
-        X : array (n, n_features)
+        X : rows (n, n_features)
+            Whatever ``fit`` takes, from one row on, and a Dask array always.
         precision : {"exact", "accurate", "fast"}
             On a GPU, "fast" multiplies once on tensor cores, in TF32 or in the type of X, and "accurate" three times,
             with an error of the size of float32's. "exact" multiplies in X's float type (float32 at least), everywhere.
         out : array (n, ceil(n_bits / 8)) of uint8, optional
-            Where to write the codes to, such as a memory map; in X's namespace, on X's device.
+            Where to write the codes to, such as a memory map; in X's namespace, on X's device. Not for a Dask array.
 
         Returns
         -------
         array (n, ceil(n_bits / 8)) of uint8
             Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device; ``out`` if given.
+            For data frames, files and lists of numbers it is a NumPy array; for a Dask array a Dask array, computed
+            when it is.
         """
         codes = self._run(X, lambda rows, W, t: rows.encode(W, t, precision=precision, out=out))
         if out is None or codes is out:
@@ -49,12 +59,17 @@ class LinearEncoder(Encoder):
         out[...] = codes
         return out
 
+    @overload
+    def project(self, X: np.ndarray) -> NDArray[np.floating]: ...
+    @overload
+    def project(self, X: Any) -> Array: ...
     def project(self, X: Any) -> Array:
         """Project rows: ``X @ W - t``, whose signs are the bits.
 
         Parameters
         ----------
-        X : array (n, n_features)
+        X : rows (n, n_features)
+            Whatever ``encode`` takes.
 
         Returns
         -------

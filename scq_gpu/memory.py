@@ -97,13 +97,13 @@ def estimate_memory(
     if n_components is not None and n_components != "auto":
         check_integer(n_components, name="n_components", minimum=1)
     check_choice(kind, name="kind", choices=KINDS)
-    stored = np.dtype(dtype)
+    stored: np.dtype = np.dtype(dtype)
     if stored.kind not in "biuf":
         raise ValueError(f"dtype={dtype!r} is not one of real numbers, such as 'float32'")
 
     rows = Rows(np.broadcast_to(np.zeros((), dtype=stored), (n, d)))  # takes no memory, and knows its blocks
     D = min(_components(n_components, n_bits) or d, d, n)
-    work = np.dtype(rows.dtype).itemsize
+    work: int = np.dtype(rows.dtype).itemsize
     read = READ_AHEAD + 1 if kind == "file" else 0
 
     def buffers(height: int) -> int:

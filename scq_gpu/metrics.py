@@ -140,7 +140,8 @@ def average_precision_of(found: Scan, *, ap: str, ties: str, at: int | None) -> 
     limit = min(at or n, n)
     expected = ties == "average"
     sums = _ranking.expected_ap_sums(found.counts, found.hits, ap=ap, at=limit) if expected else found.ap_sum
-    return sums / np.clip(found.relevant, 1, limit)
+    precisions: np.ndarray = sums / np.clip(found.relevant, 1, limit)
+    return precisions
 
 
 def precision_at_radius(
@@ -359,4 +360,5 @@ def _top_precisions(found: Scan, *, k: int, ties: str) -> np.ndarray:
 
 
 def _top_recalls(found: Scan, *, k: int, ties: str) -> np.ndarray:
-    return _top_hits(found, k=k, ties=ties) / np.maximum(found.relevant, 1)
+    recalls: np.ndarray = _top_hits(found, k=k, ties=ties) / np.maximum(found.relevant, 1)
+    return recalls

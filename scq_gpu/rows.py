@@ -20,6 +20,7 @@ from scq_gpu._stream import Gpu, fits, stream_rows
 from scq_gpu._validate import check_out, nonfinite_error, room_error
 from scq_gpu._xp import (
     Array,
+    Device,
     cache_bytes,
     compute_dtype,
     device_of,
@@ -60,13 +61,13 @@ class Rows:
         self._from_files = isinstance(X, RowSource) and not X.in_memory
         sample = to_device(self.home, device)
         self.xp: ModuleType = namespace(sample)
-        self.device = device_of(sample)
-        self.dtype = compute_dtype(sample.dtype, xp=self.xp, device=self.device)
-        self.small = small_dtype(xp=self.xp, device=self.device)
+        self.device: Device = device_of(sample)
+        self.dtype: Any = compute_dtype(sample.dtype, xp=self.xp, device=self.device)
+        self.small: Any = small_dtype(xp=self.xp, device=self.device)
         self._sample = sample
         self._gpu: Gpu | None = gpu_of(sample)
         self._row_bytes: int = X.shape[1] * self.xp.finfo(self.dtype).bits // 8
-        self._block_rows = max(128, cache_bytes(sample) // self._row_bytes)
+        self._block_rows: int = max(128, cache_bytes(sample) // self._row_bytes)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -277,6 +278,26 @@ class ProjectedRows:
             sums.add(Y, targets(Y @ wide))
         return sums.mean(self.n, R=R)
 
+    def sample(self, places: np.ndarray) -> ProjectedRows:
+        """The rows at sorted places, kept where the work is."""
+        blocks = self._blocks if self._gpu is None else stream_rows(self._blocks, self._gpu, pinned=True)
+        return ProjectedRows(list(_take(blocks, places, xp=self._xp)), small=self._small, xp=self._xp)
+
+    def onto(self, axes: Array) -> ProjectedRows:
+        """Rows of a sample, projected on axes (D, L)."""
+        blocks = [Y @ self._xp.astype(axes, Y.dtype) for Y in self._blocks]
+        return ProjectedRows(blocks, small=self._small, xp=self._xp)
+
+
+def _take(blocks: Iterable[Array], places: np.ndarray, *, xp: ModuleType) -> Iterator[Array]:
+    """The rows of blocks at sorted places of the whole."""
+    start = 0
+    for X in blocks:
+        first, last = np.searchsorted(places, (start, start + X.shape[0]))
+        if last > first:
+            yield xp.take(X, from_host(places[first:last] - start, xp=xp, device=device_of(X)), axis=0)
+        start += X.shape[0]
+
 
 class SignStatistics(NamedTuple):
     """What a sign pass leaves, as means over rows."""
@@ -362,3 +383,10 @@ class RereadRows(ProjectedRows):
             sums.add(X, targets(X @ W + rounding))
         sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._shift[:, None] * sums.B)
         return sums.mean(self.n, R=R)
+
+    def sample(self, places: np.ndarray) -> ProjectedRows:
+        """As for rows that are kept."""
+        rows = self._rows
+        P, rounding = (rows.xp.astype(x, rows.dtype) for x in (self._P, self._shift @ self._P))
+        blocks = [(X - self._mean) @ P + rounding for X in _take(rows.blocks(), places, xp=rows.xp)]
+        return ProjectedRows(blocks, small=rows.small, xp=rows.xp)

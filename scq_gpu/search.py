@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scq_gpu import _index_file, _multi_index, kernels
 from scq_gpu._hamming import use_numba
@@ -52,8 +53,8 @@ class HammingIndex:
     _scanned: float  # what scans have cost that tables would have spared, in distances
 
     def __init__(self, codes: Array, n_bits: int, ids: Array | None = None, *, distance: str = "hamming") -> None:
-        self.distance = check_choice(distance, name="distance", choices=DISTANCES)
-        self.n_bits = check_integer(n_bits, name="n_bits", minimum=1)
+        self.distance: str = check_choice(distance, name="distance", choices=DISTANCES)
+        self.n_bits: int = check_integer(n_bits, name="n_bits", minimum=1)
         codes = check_index_codes(codes, n_bits=self.n_bits, name="codes")
         self._parts: list[Array] = [codes]
         self._ids: np.ndarray | None = None  # ascending, one a row; None: the row itself
@@ -109,6 +110,10 @@ class HammingIndex:
             self._set_ids(merged)
         return self
 
+    @overload
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, NDArray[np.int64]]: ...
+    @overload
+    def search(self, queries: Array, k: int) -> tuple[Array, Array]: ...
     def search(self, queries: Array, k: int) -> tuple[Array, Array]:
         """The k nearest codes of each query.
 
@@ -140,6 +145,12 @@ class HammingIndex:
         d, rows = self._engine(queries, k=k).knn(queries, parts, k, n_bits=self.n_bits)
         return d, self._to_ids(rows)
 
+    @overload
+    def range_search(
+        self, queries: np.ndarray, radius: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], np.ndarray]: ...
+    @overload
+    def range_search(self, queries: Array, radius: float) -> tuple[Array, Array, Array]: ...
     def range_search(self, queries: Array, radius: float) -> tuple[Array, Array, Array]:
         """All codes within a radius of each query.
 
@@ -310,7 +321,8 @@ class HammingIndex:
                 found = self._lookup[1].within(queries, radius)
                 if found is not None:
                     return found
-        return self._engine(queries).within(queries, parts, radius)
+        scan: tuple[np.ndarray, np.ndarray, np.ndarray] = self._engine(queries).within(queries, parts, radius)
+        return scan
 
     def _engine(self, queries: Array, *, k: int = 1) -> Any:
         """What searches for these queries; an engine that lays the codes out for itself is kept."""

@@ -203,7 +203,7 @@ def scale_path(X: Any, n_bits: int, scales: Iterable[float], *, encoder: OnE | N
             step=template._v_steps(xp)[template.solver],
             ridge=0.0,
             tol=template.tol,
-            iterations=template._progress(range(1, template.max_iter + 1)),
+            iterations=template._progress(range(1, template.max_iter + 1), rows.shape[0]),
             soft_passes=_soft_passes(template.max_iter),
             watch=None,
             scale=scale,

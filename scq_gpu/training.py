@@ -14,6 +14,7 @@ from scq_gpu.rows import ProjectedRows
 from scq_gpu.solvers import loss
 
 _SOFT_TOL = 3  # soft signs need not settle as far as hard ones, which follow
+_AHEAD, _AHEAD_SOFT = 1.0, 1.3  # how many of the last move of V its signs are taken ahead of it
 
 
 class VStep(NamedTuple):
@@ -82,11 +83,11 @@ def train(
     ``lam`` is (D,), or (R, D) for problems that differ in it; ``scale`` (R,) multiplies the rows of each: their signs
     are the same at any scale, so one pass serves all.
 
-    A step that descends gets its signs at ``V + (V - V_previous)``: the loss falls as far in half the passes. Where it
-    rises instead, V is kept and the next pass is taken at V itself, after which it cannot rise. Its first
-    ``soft_passes``, or fewer if the loss settles, have soft signs ``B = clip(XV / softness, -1, 1)``, the minimiser
-    over [-1, 1] of the loss plus ``softness ||B||^2 / n``; that price falls away with hard signs, so this cannot raise
-    the loss either.
+    A step that descends gets its signs at ``V + (V - V_previous)``, soft ones a little further ahead: the loss falls as
+    far in half the passes. Where it rises instead, V is kept and the next pass is taken at V itself, after which it
+    cannot rise. Its first ``soft_passes``, or fewer if the loss settles, have soft signs
+    ``B = clip(XV / softness, -1, 1)``, the minimiser over [-1, 1] of the loss plus ``softness ||B||^2 / n``; that price
+    falls away with hard signs, so this cannot raise the loss either.
     """
     runs = [Run(V[r, ...], soft=step.softness > 0) for r in range(V.shape[0])]
     scales = np.ones(len(runs)) if scale is None else to_host(scale)
@@ -97,7 +98,11 @@ def train(
             runs[index].soft &= iteration <= soft_passes
         soft = np.asarray([runs[index].soft for index in active])
         gain = np.where(soft, scales[active] / step.softness, np.inf) if soft.any() else None
-        M, _, energy = rows.statistics(2 * V - V_previous if step.descends else V, gain=gain)  # M = X'B / n
+        at = V
+        if step.descends:
+            ahead = from_host(np.where(soft, _AHEAD_SOFT, _AHEAD)[:, None, None], xp=xp, device=device_of(V))
+            at = V + xp.astype(ahead, V.dtype) * (V - V_previous)
+        M, _, energy = rows.statistics(at, gain=gain)  # M = X'B / n
         price = xp.sum(energy, axis=-1) * from_host(soft * step.softness, xp=xp, device=device_of(V))
         if scale is not None:
             M = M * scale[:, None, None]
@@ -119,6 +124,11 @@ def train(
             memory, scale = (None if x is None else _subset(x, going, xp=xp) for x in (memory, scale))
             lam = lam if lam.ndim == 1 else _subset(lam, going, xp=xp)
     return runs
+
+
+def all_solved(M: Array, *, xp: ModuleType) -> Array:
+    """For a step that always solves its problems."""
+    return xp.ones(M.shape[:-2], dtype=xp.bool, device=device_of(M))
 
 
 def _solve(

@@ -68,16 +68,16 @@ class Trial:
         random_state: int = 0,
     ) -> None:
         self._rows = as_rows(X, device=device, min_rows=2)
-        self.X, self.X_query = X, X_query
-        self.n = self._rows.shape[0]
+        self.X: Any = X
+        self.X_query: Any = X_query
+        self.n: int = self._rows.shape[0]
+        self.query_rows: np.ndarray = np.zeros(0, dtype=np.int64)
         if X_query is None:
             wanted = min(check_integer(n_queries, name="n_queries", minimum=1), max(1, self.n // 5))
             drawn = np.random.default_rng(random_state).choice(self.n, size=wanted, replace=False)
             self.query_rows = np.sort(drawn)
-        else:
-            self.query_rows = np.zeros(0, dtype=np.int64)
-        self.database_rows = np.delete(np.arange(self.n), self.query_rows)
-        self.labels = self._check_labels(labels, query_labels)
+        self.database_rows: np.ndarray = np.delete(np.arange(self.n), self.query_rows)
+        self.labels: tuple[np.ndarray, np.ndarray] | None = self._check_labels(labels, query_labels)
 
     @property
     def n_queries(self) -> int:

@@ -26,7 +26,7 @@ def features():
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_fit_and_encode_follow_the_input(backend, features, Encoder):
     """Same start, same passes: after a few iterations the maps agree to rounding, and so do the codes."""
-    parameters = {"n_bits": 12, "max_iter": 3, "tol": 0, "random_state": 0}
+    parameters = {"n_bits": 12, "init": "random", "max_iter": 3, "tol": 0, "random_state": 0}
     X = backend.array(features)
     encoder = Encoder(**parameters).fit(X)
     codes, signs, scores = encoder.encode(X), encoder.transform(X), encoder.project(X)
@@ -63,7 +63,7 @@ def test_saved_model_loads_to_every_backend(backend, features, tmp_path):
 def test_starts_of_every_kind(backend, features):
     X = backend.array(features)
     given = np.linalg.qr(np.random.default_rng(0).standard_normal((30, 6)))[0]
-    for init in ("random", "pca", "itq", backend.array(given)):
+    for init in ("longer", "random", "pca", "itq", backend.array(given)):
         encoder = scq.OnE(n_bits=6, init=init, max_iter=2, tol=0, n_init=2, random_state=0).fit(X)
         assert backend.owns(encoder.components_)
 

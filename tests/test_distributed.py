@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 import scq_gpu as scq
 from scq_gpu import distributed
+from scq_gpu.basis import compute_basis
+from scq_gpu.intake import as_rows
 
 dask = pytest.importorskip("dask", reason="Dask is not installed (extra dask)")
 cluster = pytest.importorskip("distributed", reason="distributed is not installed (extra dask)")
@@ -121,7 +123,7 @@ def test_projected_rows_are_kept_unless_the_configuration_says_otherwise(local):
     computed.clear()
     with dask.config.set({distributed.PERSIST: False}):
         again = scq.OgE(**PARAMETERS, max_iter=5, tol=0).fit(lazy)
-    assert len(computed) == (1 + 5 + 1) * 6  # the moments, the passes, the levels
+    assert len(computed) == (1 + 1 + 5 + 1) * 6  # the moments, the sample for the start, the passes, the levels
     assert largest_difference(again, encoder) < 1e-9
 
 
@@ -154,13 +156,14 @@ def test_only_small_results_reach_the_client(client, monkeypatch):
         return result
 
     monkeypatch.setattr(cluster.Client, "gather", spy)
-    lazy = rows(40_000, 2_000)
+    lazy = rows(60_000, 3_000)
     scq.OgE(**PARAMETERS, max_iter=4, tol=0).fit(lazy)
-    assert len(sizes) == 1 + 4 + 1  # the moments, the passes, the levels
+    assert len(sizes) == 1 + 1 + 4 + 1  # the moments, the sample for the start, the passes, the levels
     assert 8 * D * D <= sizes[0] <= 8 * D * (D + 1) + 1000
-    assert all(8 * D * 10 <= size <= 8 * (D + 1) * 10 + 1000 for size in sizes[1:])
+    assert sizes[1] <= 8 * D * 50_000 + 1000
+    assert all(8 * D * 10 <= size <= 8 * (D + 1) * 10 + 1000 for size in sizes[2:])
     lazy[:1].compute()
-    assert len(sizes) == 7, "the spy works"
+    assert len(sizes) == 8, "the spy works"
 
 
 def test_v_is_sent_once_a_pass_and_added_up_in_a_tree(local, monkeypatch):
@@ -175,12 +178,23 @@ def test_v_is_sent_once_a_pass_and_added_up_in_a_tree(local, monkeypatch):
 
     monkeypatch.setattr(Delayed, "compute", spy)
     x = np.random.default_rng(0).standard_normal((640, D))
-    scq.OgE(**PARAMETERS, max_iter=1, tol=0).fit(da.from_array(x, chunks=(10, D)))
+    scq.OgE(**PARAMETERS, init="random", max_iter=1, tol=0).fit(da.from_array(x, chunks=(10, D)))
     assert len(graphs) == 3
     V_bytes = 8 * D * 10
     graph = {key: task for key, task in graphs[1].items() if "_project_chunk" not in str(key)}
     assert len(graph) == 64 + 8 + 1 + 1  # signs of 64 chunks, their sums by eights, the sum of these, and V
     assert sum(len(pickle.dumps(task)) > V_bytes for task in graph.values()) == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_sample_is_of_the_rows_asked_for(local, kept):
+    x = np.random.default_rng(0).standard_normal((100, D))
+    places = np.array([0, 7, 9, 10, 29, 64, 99])  # of chunks of 10, most of which have none
+    rows = as_rows(da.from_array(x, chunks=((10,) * 7 + (0, 30), D)), device=None)
+    basis = compute_basis(rows.moments(), n_bits=3, n_components=5, scale=2.0, eps=1e-12, xp=rows.xp)
+    with dask.config.set({distributed.PERSIST: kept}):
+        (block,) = rows.project(basis).sample(places)._blocks
+    np.testing.assert_allclose(block, 2.0 * (x - x.mean(0))[places] @ basis.P, atol=1e-12)
 
 
 # ---- encode, transform, project ----

@@ -1,7 +1,9 @@
 """How a fit starts, runs, stops and what it leaves."""
 
 import io
+import re
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import scq_gpu as scq
 from scq_gpu.basis import Moments
+from scq_gpu.metrics import mean_average_precision
 from scq_gpu.rows import Rows
 
 ENCODERS = [scq.OgE, scq.OnE]
@@ -24,7 +27,7 @@ def X():
 
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_the_map_is_the_one_described(X, Encoder):
-    encoder = Encoder(n_bits=10, n_components=20, random_state=0).fit(X)
+    encoder = Encoder(n_bits=10, n_components=20, tol=1e-3, random_state=0).fit(X)
     centred = X - X.mean(0)
     variances = np.linalg.eigvalsh(centred.T @ centred / len(X))[::-1]
     np.testing.assert_allclose(encoder.mean_, X.mean(0))
@@ -92,7 +95,7 @@ def test_same_seed_same_codes(X, Encoder):
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_restarts_are_separate_runs_side_by_side(X, Encoder, solver):
     parameters = {"n_bits": 8, "n_components": 20, "solver": solver, "max_iter": 15, "tol": 0}
-    together = Encoder(**parameters, n_init=3, random_state=11).fit(X)
+    together = Encoder(**parameters, init="random", n_init=3, random_state=11).fit(X)
     variances, axes = (x[..., ::-1][..., :20] for x in np.linalg.eigh(np.cov(X.T, ddof=0)))
     axes = axes * np.where(axes.max(0) >= -axes.min(0), 1, -1)
     losses, draws = [], np.random.default_rng(11)
@@ -104,13 +107,55 @@ def test_restarts_are_separate_runs_side_by_side(X, Encoder, solver):
     assert len({round(loss, 6) for loss in losses}) == 3
 
 
-@pytest.mark.parametrize("init", ["pca", "itq"])
+@pytest.mark.parametrize("init", ["longer", "pca", "itq"])
 def test_informed_starts_begin_lower(X, init):
     first = {
         name: scq.OnE(n_bits=10, init=name, max_iter=1, tol=0, random_state=0).fit(X).loss_curve_[0]
         for name in ("random", init)
     }
     assert first[init] < first["random"]
+
+
+@pytest.mark.parametrize(
+    ("solver", "n_bits", "init"),
+    [("joint", 8, "longer"), ("joint", 64, "longer"), ("joint", 65, "random"), ("columnwise", 8, "random")],
+)
+def test_auto_start_suits_solver_and_length(solver, n_bits, init):
+    X = np.random.default_rng(0).standard_normal((400, 80))
+    parameters = {"n_bits": n_bits, "solver": solver, "max_iter": 2, "tol": 0, "random_state": 5}
+    fits = {name: scq.OgE(init=name, **parameters).fit(X).components_ for name in ("auto", "longer", "random")}
+    np.testing.assert_array_equal(fits["auto"], fits[init])
+    assert (fits["longer"] != fits["random"]).any()
+
+
+def test_there_is_no_longer_code_than_there_are_components(X):
+    parameters = {"n_bits": 10, "n_components": 10, "max_iter": 3, "tol": 0, "random_state": 0}
+    longer, random = (scq.OnE(init=init, **parameters).fit(X).components_ for init in ("longer", "random"))
+    np.testing.assert_array_equal(longer, random)
+
+
+def test_longer_start_tells_like_bunches_apart():
+    """Three groups of four bunches: few bits from a random start tell the groups apart and give some bunches one code."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(12, size=3000)
+    centres = rng.standard_normal((3, 100))[np.arange(12) // 4] + 0.5 * rng.standard_normal((12, 100))
+    X = centres[labels] + 0.8 * rng.standard_normal((3000, 100)) * np.linspace(1.5, 0.3, 100)
+    scores = {
+        init: [
+            mean_average_precision(codes[:400], codes, labels[:400], labels)
+            for codes in (scq.OgE(12, init=init, random_state=seed).fit(X).encode(X) for seed in range(6))
+        ]
+        for init in ("longer", "random")
+    }
+    assert min(scores["longer"]) > 0.98, scores
+    assert np.mean(scores["random"]) < 0.95, scores
+
+
+def test_restarts_of_a_longer_start_differ_by_a_rotation(X):
+    parameters = {"n_bits": 6, "init": "longer", "max_iter": 20, "tol": 0, "random_state": 2}
+    one, four = (scq.OgE(n_init=n, **parameters).fit(X) for n in (1, 4))
+    assert four.loss_curve_[-1] <= one.loss_curve_[-1]
+    assert (one.components_ != four.components_).any()
 
 
 def test_scale_multiplies_the_rows(X):
@@ -181,6 +226,24 @@ def test_progress_bar_only_for_people(X, monkeypatch, stream, shown):
     monkeypatch.setattr(sys, "stderr", stream)
     scq.OgE(n_bits=4, max_iter=2, tol=0, random_state=0, verbose=True).fit(X)
     assert ("OgE 4 bits" in stream.getvalue()) == shown
+
+
+def test_progress_tells_speed_and_time_left(X, monkeypatch):
+    """Passes and rows a second, whether all passes are needed or not."""
+
+    def pause(iteration, loss, encoder):
+        time.sleep(0.02)
+
+    for options, passes in (({"tol": 0, "max_iter": 6}, "6/6"), ({"tol": 0.01, "max_iter": 90}, r"\d+/90")):
+        monkeypatch.setattr(sys, "stderr", stream := Terminal())
+        started = time.monotonic()
+        encoder = scq.OgE(n_bits=4, random_state=0, verbose=True, callback=pause, **options).fit(X)
+        seconds = time.monotonic() - started
+        last = stream.getvalue().rstrip().rpartition("\r")[2]
+        found = re.search(rf"\| {passes} \[\d\d:\d\d<\d\d:\d\d, .*pass/s, ([\d.]+)(k?) rows/s\]$", last)
+        assert found, last
+        rate = float(found[1]) * (1000 if found[2] else 1)
+        assert 0.99 * len(X) * (encoder.n_iter_ - 1) / seconds < rate < len(X) / 0.02
 
 
 def test_moments_add_up_however_the_rows_are_cut():

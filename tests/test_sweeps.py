@@ -52,7 +52,8 @@ def test_scale_path_figures_are_those_of_its_encoders(n_bits, scales, seed):
 def test_scales_share_their_passes_until_each_is_done(digits, monkeypatch):
     X = digits[0][:600]
     passes = _count(monkeypatch, ProjectedRows, "statistics")
-    path = scq.scale_path(X, 8, (0.005, 0.05, 0.5), encoder=scq.OnE(n_components=50, tol=1e-3, random_state=0))
+    encoder = scq.OnE(n_components=50, init="random", tol=1e-3, random_state=0)
+    path = scq.scale_path(X, 8, (0.005, 0.05, 0.5), encoder=encoder)
     lengths = [encoder.n_iter_ for encoder in path.encoders]
     assert len(set(lengths)) > 1, "the scales were to end at different iterations"
     assert all(encoder.converged_ for encoder in path.encoders)

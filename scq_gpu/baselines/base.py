@@ -16,6 +16,8 @@ from scq_gpu.rows import Rows
 class _LinearBaseline(LinearEncoder):
     """A linear map from a method of others."""
 
+    components_: Array
+    threshold_: Array
     mean_: Array
     levels_: Array
     _fitted_arrays: tuple[str, ...] = ("components_", "threshold_", "mean_", "levels_")

@@ -218,7 +218,8 @@ class KMH(Encoder):
 
     @property
     def _n_features_out(self) -> int:
-        return self.words_.shape[0] * (self.words_.shape[1].bit_length() - 1)
+        subspaces, words, _ = self.words_.shape
+        return int(subspaces) * (int(words).bit_length() - 1)
 
 
 def _deal_out(eigenvalues: np.ndarray, subspaces: int) -> np.ndarray:

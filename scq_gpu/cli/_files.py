@@ -94,7 +94,8 @@ def _load_array(path: Path) -> np.ndarray:
         with loaded:
             if len(loaded.files) != 1:
                 raise ValueError(f"it holds {', '.join(loaded.files) or 'nothing'}, and one array is wanted")
-            return loaded[loaded.files[0]]
+            labels: np.ndarray = loaded[loaded.files[0]]
+            return labels
     except (ValueError, EOFError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 

@@ -189,11 +189,12 @@ def _export_model(path: Path, to: str) -> bytes:
     if not hasattr(encoder, f"to_{to}"):
         raise ValueError(f"{path} holds a {type(encoder).__name__}, which is no linear map; it cannot go to {to}")
     if to == "onnx":
-        return encoder.to_onnx().SerializeToString()
+        return bytes(encoder.to_onnx().SerializeToString())
     index = encoder.to_faiss()
     import faiss
 
-    return faiss.serialize_index(index).tobytes()
+    content: np.ndarray = faiss.serialize_index(index)
+    return content.tobytes()
 
 
 def _export_codes(path: Path, bits: int | None, to: str, output: Path) -> bytes:

@@ -126,4 +126,5 @@ def _checked(thing: Any, faiss: ModuleType) -> Any:
 
 
 def _array(vector: Any, faiss: ModuleType) -> np.ndarray:
-    return faiss.vector_to_array(vector).astype(np.float64)
+    values: np.ndarray = faiss.vector_to_array(vector)
+    return values.astype(np.float64)

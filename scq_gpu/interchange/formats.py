@@ -8,15 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scq_gpu._validate import check_choice, check_index_codes, check_integer
 from scq_gpu._xp import Array, namespace, to_host
 from scq_gpu.codes import unpack
 
 
+@overload
+def convert(codes: Array, n_bits: int, to: Literal["hex", "pgvector"]) -> list[str]: ...
+@overload
+def convert(codes: Array, n_bits: int, to: Literal["bits"]) -> NDArray[np.str_]: ...
+@overload
+def convert(
+    codes: np.ndarray,
+    n_bits: int,
+    to: Literal["faiss", "cuvs", "milvus", "usearch", "lancedb", "sentence-transformers", "ubinary"],
+) -> NDArray[np.uint8]: ...
+@overload
+def convert(codes: np.ndarray, n_bits: int, to: Literal["binary", "vespa", "elasticsearch"]) -> NDArray[np.int8]: ...
+@overload
+def convert(codes: np.ndarray, n_bits: int, to: Literal["qdrant", "weaviate"]) -> NDArray[np.float32]: ...
+@overload
+def convert(codes: Array, n_bits: int, to: str) -> Any: ...
 def convert(codes: Array, n_bits: int, to: str) -> Any:
     """Convert codes to the layout of another library or database.
 
@@ -92,7 +109,8 @@ def _bit_strings(codes: Array, n_bits: int, xp: ModuleType) -> np.ndarray:
 
 
 def _bit_string_list(codes: Array, n_bits: int, xp: ModuleType) -> list[str]:
-    return _bit_strings(codes, n_bits, xp).tolist()
+    strings: list[str] = _bit_strings(codes, n_bits, xp).tolist()
+    return strings
 
 
 def _float_signs(codes: Array, n_bits: int, xp: ModuleType) -> Array:

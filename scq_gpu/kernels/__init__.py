@@ -145,7 +145,7 @@ def _check_codes(codes: Array, name: str) -> Array:
 
 
 def _on_gpu(x: Array) -> bool:
-    return array_api_compat.is_cupy_array(x) or (array_api_compat.is_torch_array(x) and x.is_cuda)
+    return bool(array_api_compat.is_cupy_array(x) or (array_api_compat.is_torch_array(x) and x.is_cuda))
 
 
 def _element(x: Array) -> str:
@@ -155,7 +155,7 @@ def _element(x: Array) -> str:
 def _is_row_major(x: Array) -> bool:
     if x.shape[1] == 1:
         return True
-    step = x.stride(1) if array_api_compat.is_torch_array(x) else x.strides[1] // x.itemsize
+    step: int = x.stride(1) if array_api_compat.is_torch_array(x) else x.strides[1] // x.itemsize
     return step == 1
 
 

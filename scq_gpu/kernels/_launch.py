@@ -69,7 +69,8 @@ def cupy_runtime(device: int) -> Runtime:
 
     def build(source: str, options: tuple[str, ...]) -> Module:
         with cupy.cuda.Device(device):
-            return cupy.RawModule(code=source, options=options)
+            module: Module = cupy.RawModule(code=source, options=options)
+        return module
 
     capability = int(cupy.cuda.Device(device).compute_capability)
     return Runtime(xp=cupy, capability=capability, build=build, address=lambda x: x.data.ptr)

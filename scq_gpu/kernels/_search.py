@@ -30,7 +30,7 @@ class Database:
     def __init__(self, runtime: Runtime, codes: Array) -> None:
         xp = runtime.xp
         self.runtime = runtime
-        self.n, self.n_bytes = codes.shape
+        self.n, self.n_bytes = (int(size) for size in codes.shape)
         self.variant: HammingVariant = hamming_variant(self.n_bytes)
         self.words = xp.zeros((self.variant.n_words, ceil_div(self.n, 4) * 4), dtype=xp.uint32)
         self.words[:, : self.n] = to_words(codes, self.variant.n_words, xp=xp).T

@@ -57,13 +57,13 @@ class Pictures:
         return f'<img{kind} alt="{text}" src="data:image/png;base64,{data}">'
 
     def _open(self, row: int) -> Any:
-        from PIL import Image  # comes with matplotlib
+        from PIL import Image, UnidentifiedImageError  # comes with matplotlib
 
         if self._paths is not None:
             try:
                 with Image.open(self._paths[row]) as image:
                     return image.convert("RGB")
-            except Image.UnidentifiedImageError as error:
+            except UnidentifiedImageError as error:
                 raise ValueError(f"{self._paths[row]} is not an image that can be read") from error
         picture = self._array[row]
         if picture.ndim == 3 and picture.dtype == np.uint8:

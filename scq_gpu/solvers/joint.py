@@ -21,7 +21,7 @@ from types import ModuleType
 
 from scq_gpu._xp import Array
 
-STEPS = 10
+STEPS = 20
 SOFTNESS = 0.3  # of the signs, until the fit has settled: rows nearer to a threshold than this count by their distance
 _HEADROOM = 1.01  # a / max(lam): keeps the columns of diag(a - lam) V independent
 _SHORTEST = 1e-3  # of a column against the longest, as far as its weight in the polar factor goes

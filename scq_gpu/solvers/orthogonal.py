@@ -16,6 +16,15 @@ from types import ModuleType
 
 from scq_gpu._xp import Array
 
+_RIDGE = 0.02  # the paper's mu,
+_RIDGE_BITS = 32  # at its best for about so many bits
+
+
+def auto_ridge(n_bits: int) -> float:
+    """The mu that suits a code length, on rows scaled for it: long codes need axes of little variance to be cheap."""
+    share = _RIDGE_BITS / n_bits
+    return float(_RIDGE * min(share**1.3, share**2))
+
 
 def fit_orthogonal(lam: Array, M: Array, *, ridge: float, xp: ModuleType) -> Array:
     """V step of OgE: ``V`` (R, D, L) with pairwise orthogonal columns.

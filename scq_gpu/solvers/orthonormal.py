@@ -103,12 +103,15 @@ def _column(
     hi = xp.maximum(norm, lowest)
     lo = xp.minimum(xp.maximum(jensen, lowest), hi)
 
+    # a column whose search failed may be 0: A stays regular, and the caller hears of the failure
+    missing = xp.astype(xp.vecdot(V, V) == 0, V.dtype)[..., None] * xp.eye(V.shape[-2], dtype=V.dtype, device=V.device)
+
     def inverse(tau: Array) -> Callable[[Array], Array]:
         """``(H + nu)^-1`` in the complement of V: ``x -> Z (x - V phi)`` with ``A phi = V' Z x``."""
         z = 1 / (gap + tau)
         if not V.shape[-2]:
             return lambda x: z * x
-        A_inv = xp.linalg.inv((V * z) @ Vt)
+        A_inv = xp.linalg.inv((V * z) @ Vt + missing)
         return lambda x: z * (x - (((z * x) @ Vt) @ A_inv) @ V)
 
     def moments(tau: Array) -> tuple[Array, Array, Array]:
@@ -120,8 +123,8 @@ def _column(
     start = hi if start is None else xp.minimum(xp.maximum(start, lo), hi)
     tau, _ = refine(moments, lo, hi, start, steps=steps, xp=xp)
     v = inverse(tau)(m)
-    good = xp.abs(xp.vecdot(v, v) - 1) <= 1e5 * eps
     v = v - (v @ Vt) @ V
+    good = xp.abs(xp.vecdot(v, v) - 1) <= 1e5 * eps  # of what is left: rounding, blown up, can look like a root
     length = _norm(v, xp)
     return v / xp.where(length > 0, length, 1.0), tau, good[..., 0]
 

@@ -91,6 +91,9 @@ class FileRows(RowSource):
         Which of the file's arrays or columns; None if there is no choice.
     """
 
+    shape: tuple[int, int]
+    dtype: Any
+    label: str
     kind: ClassVar[str]
     named: ClassVar[bool] = True  # whether a file can hold several arrays or columns
 
@@ -157,6 +160,9 @@ class FileRows(RowSource):
 class ArrayRows(RowSource):
     """Rows that are in memory already, and know where they came from."""
 
+    shape: tuple[int, int]
+    dtype: Any
+    label: str
     in_memory = True
 
     def __init__(self, X: Array, *, label: str, locate: Callable[[int], str] | None = None) -> None:
@@ -198,11 +204,11 @@ class JoinedRows(RowSource):
                     "rows that are to be joined must be equally wide"
                 )
         self._ends = list(accumulate(part.shape[0] for part in parts))
-        self.shape = (self._ends[-1], width)
-        self.in_memory = all(part.in_memory for part in parts)
-        self.label = parts[0].label if len(parts) == 1 else f"{parts[0].label} to {parts[-1].label} ({len(parts)})"
+        self.shape: tuple[int, int] = (self._ends[-1], width)
+        self.in_memory: bool = all(part.in_memory for part in parts)
+        self.label: str = parts[0].label if len(parts) == 1 else f"{parts[0].label} to {parts[-1].label} ({len(parts)})"
         self._xp = namespace(*(part.sample() for part in parts))
-        self.dtype = self._xp.result_type(*(part.dtype for part in parts))
+        self.dtype: Any = self._xp.result_type(*(part.dtype for part in parts))
 
     def sample(self) -> Array:
         """The first part's, in the type of all."""

@@ -90,12 +90,13 @@ class ParquetRows(FileRows):
             place = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
             row, k = start + place // self._width, place % self._width
             raise RowFileError(f"{self.path}: value {k} of row {row} is null; drop or fill in such rows")
-        return values.to_numpy(zero_copy_only=False).reshape(-1, self._width)
+        flat: np.ndarray = values.to_numpy(zero_copy_only=False)
+        return flat.reshape(-1, self._width)
 
 
 def _is_numeric(kind: Any) -> bool:
     types = needs("pyarrow").types
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def _is_list(kind: Any) -> bool:
