@@ -68,7 +68,9 @@ def test_eight_starts(benchmark, side_by_side, X, name):
     """Whole fits of 30 iterations with n_init=8, over those with one start."""
 
     def fit(n_init):
-        getattr(scq, name)(n_bits=L, n_components=D, max_iter=30, tol=0, n_init=n_init, random_state=0).fit(X)
+        getattr(scq, name)(
+            n_bits=L, n_components=D, init="random", max_iter=30, tol=0, n_init=n_init, random_state=0
+        ).fit(X)
 
     one, eight = side_by_side(lambda: fit(1), lambda: fit(8), rounds=3)
     benchmark.pedantic(lambda: fit(8), rounds=1)

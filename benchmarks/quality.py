@@ -53,20 +53,23 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    rows = []
     with threadpool_limits(options.threads):
         split = efficientnet(options.data)
         for bits in options.bits:
             for Encoder in (scq.OgE, scq.OnE):
                 for solver in ("joint", "columnwise", "paper") if bits in COLUMNWISE_BITS else ("joint",):
                     for seed in range(options.seeds):
-                        rows.append(measure(split, Encoder, solver, bits, seed))
+                        add(measure(split, Encoder, solver, bits, seed), options)
         for seed in range(options.seeds if options.gist else 0):
             split = gist(options.data, seed)
             for Encoder in (scq.OgE, scq.OnE):
                 for solver in ("joint", "columnwise"):
-                    rows.append(measure(split, Encoder, solver, 32, seed))
-    write(merge(options.output / "quality.csv", rows), options)
+                    add(measure(split, Encoder, solver, 32, seed), options)
+
+
+def add(row: dict, options: argparse.Namespace) -> None:
+    """Write after each fit: a run that is cut short leaves what it measured."""
+    write(merge(options.output / "quality.csv", [row]), options)
 
 
 def merge(path: Path, rows: list[dict]) -> list[dict]:
@@ -142,11 +145,10 @@ def write(rows: list[dict], options: argparse.Namespace) -> None:
             f"| {mean['prec@r2']:.2f} | {mean['prec@1k']:.2f} | {mean['loss'] / key[3]:.4f} | {mean['passes']:.0f} "
             f"| {mean['seconds']:.1f} |"
         )
-    rises = max(r["largest rise"] for r in rows if r["solver"] == "joint")
+    rises = max((r["largest rise"] for r in rows if r["solver"] == "joint"), default=0.0)
     lines += ["", f"Largest rise of a joint loss in any run: {rises:g}. Largest violation of a constraint: "
               f"{max(r['constraint'] for r in rows):.1e}."]  # fmt: skip
     (options.output / "quality.md").write_text("\n".join(lines) + "\n")
-    print(f"wrote {options.output / 'quality.md'}")
 
 
 if __name__ == "__main__":

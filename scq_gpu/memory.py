@@ -13,6 +13,7 @@ from scq_gpu.codes import code_bytes
 from scq_gpu.encoders import _components
 from scq_gpu.rows import _CPU_BYTES, Rows, _dear_to_project
 from scq_gpu.sources.base import READ_AHEAD
+from scq_gpu.starts import LONGER_ROWS, longer_bits, resolve
 
 __all__ = ["MemoryEstimate", "estimate_memory"]
 
@@ -36,8 +37,8 @@ class MemoryEstimate:
         The rows themselves: 0 if they stay in files.
     parts : dict of str to int
         What the figures are made of: "moments" (the first pass), "basis" (principal axes), "projected" (the copy that
-        training keeps; 0 where it goes through the rows themselves in each pass), "training" (everything else while it
-        runs) and "codes".
+        training keeps; 0 where it goes through the rows themselves in each pass), "start" (while the default start is
+        learned, with the sample of rows that it takes), "training" (everything else while it runs) and "codes".
     """
 
     fit: int
@@ -88,8 +89,9 @@ def estimate_memory(
     --------
     >>> import scq_gpu as scq
     >>> print(scq.estimate_memory(4_000_000, 512, 32))
-    fit 8,221 MB, encode 20 MB, beside the rows 8,192 MB (moments 13, basis 15, projected 8,192, training 29, codes 16)
-    >>> scq.estimate_memory(4_000_000, 512, 32, kind="file").fit < 100e6
+    fit 8,330 MB, encode 20 MB, beside the rows 8,192 MB (moments 13, basis 15, projected 8,192,
+    start 138, training 29, codes 16)
+    >>> scq.estimate_memory(4_000_000, 512, 32, kind="file").fit < 200e6
     True
     """
     n, d = check_integer(n, name="n", minimum=1), check_integer(d, name="d", minimum=1)
@@ -114,17 +116,26 @@ def estimate_memory(
     codes = n * code_bytes(n_bits)
     copy = n * D * work
     kept = worth_keeping(copy) if kind == "file" else not (rows._ready and _dear_to_project(d, D))
-    wide = n_init * n_bits
-    pass_matrices = _STEPS * D * wide * 8 + (0 if kept else 3 * d * wide * 8)
-    block = buffers(rows._block_rows) + 4 * min(n, rows._block_rows) * (wide + D * kept) * work
+
+    def passes(wide: int, *, kept: bool) -> int:
+        """What sign passes and V steps of so many columns take."""
+        matrices = _STEPS * D * wide * 8 + (0 if kept else 3 * d * wide * 8)
+        block = buffers(rows._block_rows) + 4 * min(n, rows._block_rows) * (wide + D * kept) * work
+        return d * d * 8 + d * D * (8 + work) + matrices + block
+
+    start = 0
+    if resolve("auto", solver="joint", n_bits=n_bits) == "longer":
+        sample = 0 if kept and n <= LONGER_ROWS else min(n, LONGER_ROWS) * D * work
+        start = sample + passes(longer_bits(n_bits, D), kept=True)
     parts = {
         "moments": _SCATTERS * d * d * 8 + buffers(rows.tall_rows),
         "basis": _FACTORS * d * d * 8,
         "projected": copy if kept else 0,
-        "training": d * d * 8 + d * D * (8 + work) + pass_matrices + block,
+        "start": start,
+        "training": passes(n_init * n_bits, kept=kept),
         "codes": codes,
     }
-    fit = max(parts["moments"], parts["basis"], parts["projected"] + parts["training"])
+    fit = max(parts["moments"], parts["basis"], parts["projected"] + max(parts["start"], parts["training"]))
     taken = min(n, max(rows._block_rows, _CPU_BYTES // (d * work))) * d * stored.itemsize  # of a file, at a time
     encode = codes + read * taken + 2 * d * n_bits * work + buffers(rows._block_rows)
     return MemoryEstimate(fit, encode, n * d * stored.itemsize if kind == "array" else 0, parts)

@@ -280,6 +280,8 @@ class ProjectedRows:
 
     def sample(self, places: np.ndarray) -> ProjectedRows:
         """The rows at sorted places, kept where the work is."""
+        if self._gpu is None and len(places) == self.n:
+            return self
         blocks = self._blocks if self._gpu is None else stream_rows(self._blocks, self._gpu, pinned=True)
         return ProjectedRows(list(_take(blocks, places, xp=self._xp)), small=self._small, xp=self._xp)
 

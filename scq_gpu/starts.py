@@ -21,7 +21,7 @@ _ITQ_ITERATIONS = 50
 _LONGER, _LONG = 4, 128  # a longer code has four times the bits, but no more than 128
 _LONGER_PASSES = 14  # it need not settle: it is only to point the way
 _LONGER_ROTATIONS = 30
-_LONGER_ROWS = 50_000
+LONGER_ROWS = 50_000
 
 
 def draw_starts(
@@ -62,7 +62,7 @@ def draw_starts(
 
     if isinstance(init, str) and init == "itq":
         return orthonormalise(rotated(rows, D, _ITQ_ITERATIONS), xp=xp)
-    longer = min(_LONGER * n_bits, _LONG, D)
+    longer = longer_bits(n_bits, D)
     if isinstance(init, str) and init == "longer" and longer > n_bits:
         sample = rows.sample(_places(rows.n, rng))
         axes = _longer(basis, sample, random(1, longer), progress=progress, xp=xp)[:, :n_bits]
@@ -75,9 +75,14 @@ def draw_starts(
     return xp.concat([first[None, ...], V[1:, ...]], axis=0)
 
 
+def longer_bits(n_bits: int, D: int) -> int:
+    """Of the code that one of n_bits starts from."""
+    return min(_LONGER * n_bits, _LONG, D)
+
+
 def _places(n: int, rng: np.random.Generator) -> np.ndarray:
     """Of rows to learn a longer code from: all, or a fair sample of many."""
-    return np.arange(n) if n <= _LONGER_ROWS else np.sort(rng.choice(n, _LONGER_ROWS, replace=False))
+    return np.arange(n) if n <= LONGER_ROWS else np.sort(rng.choice(n, LONGER_ROWS, replace=False))
 
 
 def resolve(init: str | np.ndarray, *, solver: str, n_bits: int) -> str | np.ndarray:

@@ -33,7 +33,8 @@ def curve(Encoder: type, solver: str, X: np.ndarray, options: argparse.Namespace
         losses.append((np.sum(error, dtype=np.float64) / len(X) + penalty) / options.bits)
 
     Encoder(
-        options.bits, solver=solver, n_components=512, max_iter=options.iterations, tol=0, random_state=options.seed,
+        options.bits, solver=solver, n_components=512, init="random", max_iter=options.iterations, tol=0,
+        random_state=options.seed,
         callback=watch, **ridge,
     ).fit(X)  # fmt: skip
     return losses
