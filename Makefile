@@ -1,12 +1,13 @@
 # Every target makes its own environment in .venv; PYTHON picks the interpreter it is made from.
 PYTHON ?= python3
 VENV := .venv
+MINIMUM := .venv-minimum
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 THREADS ?= 2
 THREAD_ENV := OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS)
 
-.PHONY: demo test test-cuda lint format bench bench-gpu paper pictures docs package clean help
+.PHONY: demo test test-minimum test-cuda lint format bench bench-gpu paper pictures docs package clean help
 
 DATA ?= ../shared/data
 FRESH ?= --fresh
@@ -29,6 +30,16 @@ demo: $(VENV)/.extra-plots  ## Fit on real data, print a table, save a picture
 
 test: $(VENV)/.extra-test  ## All tests and doctests that need no NVIDIA wheels
 	$(BIN)/python -m pytest -m "not cuda_toolchain"
+
+# an environment of its own; its compiled loops are kept apart too. Old libraries warn about their newer dependencies
+$(MINIMUM)/.ready: pyproject.toml tests/minimum.txt
+	$(PYTHON) -m venv --clear $(MINIMUM)
+	$(MINIMUM)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[test]" -c tests/minimum.txt
+	touch $@
+
+test-minimum: $(MINIMUM)/.ready  ## The tests with the oldest versions that pyproject.toml allows
+	NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python -m pytest \
+		-m "not cuda_toolchain" -W ignore::DeprecationWarning
 
 test-cuda: $(VENV)/.extra-test $(VENV)/.extra-cuda-toolchain  ## Compile every CUDA kernel, check its budgets
 	$(BIN)/python -m pytest -m cuda_toolchain
@@ -76,4 +87,4 @@ docs: $(VENV)/.extra-docs  ## The documentation as HTML, warnings are errors
 	@echo "open docs/_build/html/index.html"
 
 clean:  ## Remove everything that was made
-	rm -rf $(VENV) build dist docs/_build demo_output .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(MINIMUM) build dist docs/_build docs/auto_gallery demo_output .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks

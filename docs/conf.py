@@ -14,8 +14,15 @@ author = "the scq_gpu developers"
 copyright = author
 version = release = scq_gpu.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "numpydoc", "myst_parser"]
-exclude_patterns = ["_build", "_templates"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "_templates", "gallery"]  # gallery/ holds the scripts; auto_gallery/ their pages
 templates_path = ["_templates"]
 default_role = "py:obj"
 highlight_language = "python"
@@ -39,6 +46,25 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["sphinx-version"],
 }
+
+# Worked examples: every script of gallery/ runs at every build, and one that fails fails the build.
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "run_stale_examples": True,  # the package may have changed where the script has not
+    "abort_on_example_error": True,
+    "capture_repr": ("_repr_html_",),  # frames as tables; other results only where they are printed
+    "image_srcset": ["2x"],
+    "min_reported_time": 1e9,  # how long an example took says nothing about the package
+    "write_computation_times": False,
+    "download_all_examples": False,
+    "notebook_extensions": set(),
+    "show_signature": False,
+}
+html_static_path = ["gallery/_static"]
+html_css_files = ["gallery.css"]
 
 # The API page: its sections, and the modules whose public names they hold. A name is shown once, by its shortest path.
 API = {

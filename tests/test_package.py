@@ -3,9 +3,18 @@
 import inspect
 import subprocess
 import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import scq_gpu as scq
 
+ROOT = Path(__file__).parents[1]
 HEAVY = ["cupy", "torch", "dask", "numba", "matplotlib", "pyarrow", "h5py", "zarr", "typer", "faiss"]
 
 
@@ -30,3 +39,35 @@ def test_version_is_the_installed_one():
     from importlib.metadata import version
 
     assert version("scq-gpu") == scq.__version__
+
+
+def single_version(requirement: Requirement, operator: str) -> Version:
+    (only,) = requirement.specifier
+    assert only.operator == operator, requirement
+    return Version(only.version)
+
+
+def test_oldest_versions_allowed_are_those_tested():
+    """`make test-minimum` runs what pyproject.toml promises: each lowest version, no other, and nothing left out."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, build = settings["project"], settings["build-system"]["requires"]
+    extras = project["optional-dependencies"]
+    not_run = {"cuda12", "cuda13", "cuda-toolchain", "docs", "lint"}  # wants a GPU or its compilers; our own tools
+    assert not_run < set(extras)
+    tested = (requirements for extra, requirements in extras.items() if extra not in not_run)
+    lowest: dict[str, Version] = {}
+    for requirement in map(Requirement, chain(build, project["dependencies"], *tested)):
+        version = single_version(requirement, ">=")
+        assert lowest.setdefault(canonicalize_name(requirement.name), version) == version, requirement
+    lines = (ROOT / "tests" / "minimum.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    pinned = {canonicalize_name(pin.name): single_version(pin, "==") for pin in pins}
+    assert pinned == lowest
+    assert len(pins) == len(pinned)
+
+
+@pytest.mark.parametrize("extra", ["cpu", "plots", "export", "cli", "dask", "io"])
+def test_tests_bring_every_extra_that_runs_here(extra):
+    """Else a fresh environment would skip its tests."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras[extra]) <= set(extras["test"])
