@@ -31,7 +31,7 @@ from scq_gpu.starts import draw_starts, resolve
 from scq_gpu.training import VStep, train
 
 XP = namespace(np.empty(0))
-STARTS = {8: 24, 16: 24, 32: 8, 64: 4, 128: 2}
+STARTS = {8: 12, 16: 8, 32: 6, 64: 4, 128: 2}
 DEFAULT = {"components": None, "softness": SOFTNESS, "steps": STEPS, "start": "auto", "passes": 40}
 CHANGES = [
     {},

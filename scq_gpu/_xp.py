@@ -53,7 +53,10 @@ def to_host(x: Array) -> np.ndarray:
         x = x.detach().cpu()
         host = (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
     else:
-        host = np.from_dlpack(x)
+        try:
+            host = np.from_dlpack(x)
+        except BufferError:  # NumPy 2.0 takes nothing that is read-only
+            host = np.from_dlpack(namespace(x).asarray(x, copy=True))
     return host
 
 

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 from test_baselines_methods import X
 
 import scq_gpu as scq
+from scq_gpu._xp import namespace
 from scq_gpu.baselines import ba, kmh
 from scq_gpu.intake import as_rows
 
@@ -140,7 +141,7 @@ def test_ba_short_codes_are_the_best_of_all(n_bits, seed):
         return ((rows[:, None] - Z @ A) ** 2).sum(axis=-1) + 0.3 * ((Z - H[:, None]) ** 2).sum(axis=-1)
 
     best = cost(every).min(axis=1)
-    Z = ba.nearest_codes(rows @ A.T + 0.3 * H, A @ A.T, H, xp=np)
+    Z = ba.nearest_codes(rows @ A.T + 0.3 * H, A @ A.T, H, xp=namespace(H))
     np.testing.assert_allclose(cost(Z[:, None])[:, 0], best)
 
 

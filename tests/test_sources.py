@@ -114,7 +114,10 @@ def test_parquet_nulls_are_named(tmp_path, missing):
     columns = {"x": pa.array(rows, type=kind)}
     if missing == "number":
         columns = {"a": pa.array([None if k == 57 else k for k in range(103)]), "b": pa.array(range(103))}
-    pq.write_table(pa.table(columns), tmp_path / "x.parquet", row_group_size=20)
+    try:
+        pq.write_table(pa.table(columns), tmp_path / "x.parquet", row_group_size=20)
+    except pa.ArrowNotImplementedError as error:
+        pytest.skip(f"pyarrow {pa.__version__} cannot write it: {error}")
     with pytest.raises(RowFileError, match=r"x\.parquet: (value 2 of )?row 57 is null"):
         np.asarray(open_rows(tmp_path / "x.parquet"))
 
@@ -142,8 +145,8 @@ def test_zarr(tmp_path, chunks, zarr_format):
 def test_zarr_groups_and_shards(tmp_path):
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     group = zarr.open_group(str(tmp_path / "x.zarr"), mode="w")
-    group.create_array("a/train", data=X, chunks=(5, 7), shards=(20, 7))
-    group.create_array("labels", data=np.arange(103))
+    group.create_array("a/train", shape=X.shape, dtype=X.dtype, chunks=(5, 7), shards=(20, 7))[:] = X
+    group.create_array("labels", shape=(103,), dtype="int64")[:] = np.arange(103)
     agrees(open_rows(tmp_path / "x.zarr"), X)
     agrees(open_rows(tmp_path / "x.zarr", name="a/train"), X)
     with pytest.raises(RowFileError, match=r"no array named 'b'; it holds 'a/train' \(103, 7\), 'labels' \(103,\)"):
