@@ -135,7 +135,7 @@ def test_there_is_no_longer_code_than_there_are_components(X):
 
 
 def test_longer_start_tells_like_bunches_apart():
-    """Three groups of four bunches: few bits from a random start tell the groups apart, and may miss bunches in them."""
+    """Three groups of four bunches: few bits from a random start tell the groups apart, and may miss bunches there."""
     rng = np.random.default_rng(0)
     labels = rng.integers(12, size=3000)
     centres = rng.standard_normal((3, 100))[np.arange(12) // 4] + 0.5 * rng.standard_normal((12, 100))
