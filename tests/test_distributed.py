@@ -24,6 +24,9 @@ cluster = pytest.importorskip("distributed", reason="distributed is not installe
 import cloudpickle  # noqa: E402
 import dask.array as da  # noqa: E402
 
+# older versions of Dask say this of every result that a test works out beside its cluster
+pytestmark = pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler:UserWarning")
+
 D = 24
 PARAMETERS = {"n_bits": 10, "random_state": 0}
 
