@@ -31,8 +31,9 @@ COLUMNWISE_BITS = (16, 32, 64)  # longer codes take it minutes, and fall further
 CAVEAT = (
     "How the defaults were chosen: softness and `n_components` on queries held out of the training images "
     "([study](study.md)), which also examines the others again; but the ridge rule and the weights of the random start "
-    "were first settled in earlier trials scored on these EfficientNet test queries. The start from a longer code, 20 "
-    "polar steps and the reach of soft passes were chosen on held-out queries. GIST was not used to choose anything."
+    "up to 128 bits were first settled in earlier trials scored on these EfficientNet test queries. The start from a "
+    "longer code, momentum in the V step, the weights beyond 128 bits and the reach of soft passes were chosen on "
+    "held-out queries. GIST was not used to choose anything."
 )
 SOLVERS = {
     "joint": {"solver": "joint"},

@@ -270,8 +270,9 @@ def _chunk_sample(part: Sequence[Array] | _Reread, first: int, places: np.ndarra
     if found is None:
         return None
     start, end = np.searchsorted(places, (first, first + found[0].n))
-    blocks = found[0].sample(places[start:end] - first)._blocks
-    return np.concatenate([to_host(Y) for Y in blocks]) if blocks else None
+    if start == end:
+        return None
+    return np.concatenate([to_host(Y) for Y in found[0].sample(places[start:end] - first).kept()._blocks])
 
 
 def _add_up(parts: list[Any], *, add: Callable[[list[Any]], Any]) -> Any:

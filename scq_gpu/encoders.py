@@ -96,7 +96,7 @@ class _SCQ(LinearEncoder):
             n_bits=self.n_bits,
             n_init=self.n_init,
             random_state=self.random_state,
-            progress=lambda passes: self._progress(passes, rows.shape[0], "start"),
+            progress=lambda passes: self._progress(passes, None, "start"),
             xp=rows.xp,
         )
 
@@ -150,14 +150,15 @@ class _SCQ(LinearEncoder):
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback={self.callback!r} is not callable; it is called as (iteration, loss, encoder)")
 
-    def _progress(self, iterations: range, n: int, what: str = "passes") -> Iterable[int]:
-        """The iterations, passes over n rows, behind a bar if ``verbose`` and a person is watching."""
+    def _progress(self, iterations: range, n: int | None, what: str = "passes") -> Iterable[int]:
+        """The iterations, passes over n rows if that is known, behind a bar if ``verbose`` and a person is watching."""
         if not self.verbose:
             return iterations
         from tqdm import tqdm
 
         name = f"{type(self).__name__} {self.n_bits} bits, {what}"
-        return _with_rows_per_second(tqdm(iterations, desc=name, unit="pass", disable=None), n)
+        bar = tqdm(iterations, desc=name, unit="pass", disable=None)
+        return bar if n is None else _with_rows_per_second(bar, n)
 
     @property
     def _ridge(self) -> float:

@@ -125,8 +125,8 @@ def estimate_memory(
 
     start = 0
     if resolve("auto", solver="joint", n_bits=n_bits) == "longer":
-        sample = 0 if kept and n <= LONGER_ROWS else min(n, LONGER_ROWS) * D * work
-        start = sample + passes(longer_bits(n_bits, D), kept=True)
+        copied = 0 if n <= LONGER_ROWS and (kept or kind == "array") else min(n, LONGER_ROWS)
+        start = copied * D * work + passes(longer_bits(n_bits, D), kept=kept)
     parts = {
         "moments": _SCATTERS * d * d * 8 + buffers(rows.tall_rows),
         "basis": _FACTORS * d * d * 8,

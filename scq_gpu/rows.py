@@ -37,6 +37,7 @@ from scq_gpu.codes import code_bytes, encode_linear, has_kernel, pack_bits, sign
 from scq_gpu.sources import RowSource, read_ahead
 
 _TALL_BYTES = 64 << 20
+_LARGE_MEAN = 4.0  # its square against the variance of the rows: products with it then lose a bit of their digits
 _CPU_BYTES = 16 << 20  # of a file, encoded at a time: threads are started for each
 
 
@@ -123,9 +124,9 @@ class Rows:
         if not on_device and available is not None and n_bytes > available:
             raise room_error((n, D), self.dtype, n_bytes=n_bytes, available=available)
         P = self.xp.astype(basis.P * basis.scale, self.dtype)
-        mean, shift = self.centre(basis)
-        rounding = self.xp.astype(shift @ basis.P * basis.scale, self.dtype)
-        blocks = ((X - mean) @ P + rounding for X in self.blocks())
+        centre, left = self.centring(basis)
+        constant = self.xp.astype(left @ basis.P * basis.scale, self.dtype)
+        blocks = (centre(X) @ P + constant for X in self.blocks())
         if self._gpu is None or on_device:
             return ProjectedRows(list(blocks), small=self.small, xp=self.xp)
         on_host = [self._gpu.download(Y) for Y in blocks]
@@ -137,10 +138,17 @@ class Rows:
         in_place = self._gpu is None or not isinstance(self.home, np.ndarray)
         return not self._from_files and in_place and self.home.dtype == self.dtype
 
-    def centre(self, basis: Basis) -> tuple[Array, Array]:
-        """The mean in the type of the rows, to take from them first, and what rounding it took too much."""
+    def centring(self, basis: Basis) -> tuple[Callable[[Array], Array], Array]:
+        """What to do to a block of rows before a product, and what to add to it then to have centred rows (d,).
+
+        A mean that is large beside the spread of the rows is taken from them: else they would lose digits. It is
+        rounded to their type, and what that took too much is left to add. Any other costs nothing: all of it is left,
+        to be taken from the few columns of a product.
+        """
+        if float(self.xp.sum(basis.mean**2)) <= _LARGE_MEAN * float(self.xp.sum(basis.eigenvalues)):
+            return lambda X: X, -basis.mean
         mean = self.xp.astype(basis.mean, self.dtype)
-        return mean, self.xp.astype(mean, self.small) - basis.mean
+        return lambda X: X - mean, self.xp.astype(mean, self.small) - basis.mean
 
     def encode(self, W: Array, t: Array, *, precision: str, out: Array | None = None) -> Array:
         """Packed codes of the rows. Refuses NaN and inf, naming the first.
@@ -285,6 +293,10 @@ class ProjectedRows:
         blocks = self._blocks if self._gpu is None else stream_rows(self._blocks, self._gpu, pinned=True)
         return ProjectedRows(list(_take(blocks, places, xp=self._xp)), small=self._small, xp=self._xp)
 
+    def kept(self) -> ProjectedRows:
+        """Rows of a sample in the coordinates of the basis, if they are not there yet."""
+        return self
+
     def onto(self, axes: Array) -> ProjectedRows:
         """Rows of a sample, projected on axes (D, L)."""
         blocks = [Y @ self._xp.astype(axes, Y.dtype) for Y in self._blocks]
@@ -365,8 +377,9 @@ class RereadRows(ProjectedRows):
 
     def __init__(self, rows: Rows, basis: Basis) -> None:
         self._rows = rows
+        self._basis = basis
         self._P = basis.P * basis.scale
-        self._mean, self._shift = rows.centre(basis)
+        self._centre, self._left = rows.centring(basis)
 
     @property
     def n(self) -> int:
@@ -377,18 +390,35 @@ class RereadRows(ProjectedRows):
         """As for rows that are kept."""
         rows, xp, (R, D, L) = self._rows, self._rows.xp, V.shape
         wide = self._P @ xp.reshape(xp.permute_dims(V, (1, 0, 2)), (D, R * L))  # all problems in one product
-        W, rounding = (xp.astype(x, rows.dtype) for x in (wide, self._shift @ wide))
+        W, constant = (xp.astype(x, rows.dtype) for x in (wide, self._left @ wide))
         targets = Targets(gain, like=W, n_bits=L, xp=xp)
         sums = _Sums(rows.shape[1], R * L, small=rows.small, device=device_of(V), xp=xp)
         for X in rows.blocks():
-            X = X - self._mean
-            sums.add(X, targets(X @ W + rounding))
-        sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._shift[:, None] * sums.B)
+            X = self._centre(X)
+            sums.add(X, targets(X @ W + constant))
+        sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._left[:, None] * sums.B)
         return sums.mean(self.n, R=R)
 
     def sample(self, places: np.ndarray) -> ProjectedRows:
-        """As for rows that are kept."""
+        """As for rows that are kept; they stay as they are where they are dear to project."""
         rows = self._rows
-        P, rounding = (rows.xp.astype(x, rows.dtype) for x in (self._P, self._shift @ self._P))
-        blocks = [(X - self._mean) @ P + rounding for X in _take(rows.blocks(), places, xp=rows.xp)]
-        return ProjectedRows(blocks, small=rows.small, xp=rows.xp)
+        if rows._ready and len(places) == self.n:
+            return self
+        taken = _take(rows.blocks(), places, xp=rows.xp)
+        if _dear_to_project(*self._P.shape):
+            return RereadRows(Rows(rows.xp.concat(list(taken), axis=0)), self._basis)
+        return self._projected(taken, self._P)
+
+    def kept(self) -> ProjectedRows:
+        """As for rows that are kept."""
+        return self._projected(self._rows.blocks(), self._P)
+
+    def onto(self, axes: Array) -> ProjectedRows:
+        """As for rows that are kept."""
+        return self._projected(self._rows.blocks(), self._P @ axes)
+
+    def _projected(self, blocks: Iterable[Array], P: Array) -> ProjectedRows:
+        """Rows on the columns of P (d, K), which is in the type of sums."""
+        rows = self._rows
+        P, constant = (rows.xp.astype(x, rows.dtype) for x in (P, self._left @ P))
+        return ProjectedRows([self._centre(X) @ P + constant for X in blocks], small=rows.small, xp=rows.xp)

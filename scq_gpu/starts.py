@@ -18,6 +18,7 @@ from scq_gpu.training import VStep, all_solved, train
 
 STARTS = ("auto", "longer", "random", "pca", "itq")
 _ITQ_ITERATIONS = 50
+_WHITENING, _WHITENING_LONG = 0.25, 0.65  # powers of variance by which random starts prefer axes of little of it
 _LONGER, _LONG = 4, 128  # a longer code has four times the bits, but no more than 128
 _LONGER_PASSES = 14  # it need not settle: it is only to point the way
 _LONGER_ROTATIONS = 30
@@ -37,11 +38,12 @@ def draw_starts(
 ) -> Array:
     """Starts ``V`` (n_init, D, n_bits) in the coordinates of the basis.
 
-    "random" draws normals on the host, weights axis i by ``lam_i ** (-1/4)`` and takes the nearest orthonormal matrix:
-    without the weights the few axes of largest variance would decide the signs of all bits alike, and the bits would
-    begin as copies of each other. An array, and "pca", give the first start; further ones are drawn at random. "itq"
-    rotates the leading axes, and "longer" those of a longer code (`_longer`), from a random start of its own for each.
-    That takes a sample of the rows, so it costs a large fit little. ``progress`` is shown its passes.
+    "random" draws normals on the host, weights axis i by ``lam_i ** (-1/4)``, or -0.65 beyond 128 bits, which need more
+    axes, and takes the nearest orthonormal matrix: without the weights the few axes of largest variance would decide
+    the signs of all bits alike, and the bits would begin as copies of each other. An array, and "pca", give the first
+    start; further ones are drawn at random. "itq" rotates the leading axes, and "longer" those of a longer code
+    (`_longer`), from a random start of its own for each. That takes a sample of the rows, so it costs a large fit
+    little. ``progress`` is shown its passes.
     """
     D = basis.lam.shape[0]
     rng = generator(random_state)
@@ -51,7 +53,8 @@ def draw_starts(
 
     def random(count: int, n_columns: int) -> Array:
         V = on_device(np.stack([rng.standard_normal((D, n_columns)) for _ in range(count)]))
-        return orthonormalise(polar(V * (basis.lam**-0.25)[:, None], xp=xp), xp=xp)
+        weights = basis.lam ** -(_WHITENING if n_columns <= _LONG else _WHITENING_LONG)
+        return orthonormalise(polar(V * weights[:, None], xp=xp), xp=xp)
 
     def rotated(rows: ProjectedRows, axes: int, iterations: int) -> Array:
         draws = [np.eye(axes, n_bits) @ rng.standard_normal((n_bits, n_bits)) for _ in range(n_init)]

@@ -14,6 +14,7 @@ from scq_gpu.rows import ProjectedRows
 from scq_gpu.solvers import loss
 
 _SOFT_TOL = 3  # soft signs need not settle as far as hard ones, which follow
+_CALM = 2
 _AHEAD, _AHEAD_SOFT = 1.0, 1.3  # how many of the last move of V its signs are taken ahead of it
 
 
@@ -40,12 +41,14 @@ class Run:
     converged: bool = False
     ahead: bool = False  # whether the last sign pass was taken ahead of V
     soft: bool = False  # whether its signs are soft
+    calm: int = 0  # iterations in a row that hardly lowered the loss
 
     def offer(self, V: Array, value: float, *, tol: float, floor: float, descends: bool) -> bool:
         """Take or leave V with its loss, and decide whether to stop; True if it was taken.
 
         The paper's rule: stop once ``(Q_old - Q) / Q < tol``. Columnwise steps may raise the loss; that stops the run
         too, and V stays what it was. A rise of a step that descends is the fault of looking ahead: try again without.
+        Looking ahead also makes falls uneven, so that it takes two small ones in a row to stop.
         """
         previous = self.losses[-1] if self.losses else np.inf
         rises = value > previous
@@ -55,12 +58,13 @@ class Run:
             self.converged = tol > 0 and not self.ahead
         else:
             enough = _SOFT_TOL * tol if self.soft else tol
-            self.converged = tol > 0 and previous - value < enough * max(value, floor)
+            self.calm = self.calm + 1 if previous - value < enough * max(value, floor) else 0
+            self.converged = tol > 0 and self.calm >= (_CALM if descends else 1)
         self.ahead = taken
         if taken:
             self.V = V
         if self.soft and self.converged:
-            self.soft = self.converged = False  # to go on with hard signs
+            self.soft, self.converged, self.calm = False, False, 0  # to go on with hard signs
         return taken
 
 

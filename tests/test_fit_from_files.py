@@ -79,7 +79,7 @@ def test_rows_that_are_read_again_give_the_same_encoder(tmp_path, nothing_kept, 
 def test_float32_rows_are_centred_before_they_are_multiplied(tmp_path, nothing_kept, mean):
     """A large mean costs no digits: as close to the fit in float64 as float32 rows that are kept."""
     X = features(np.float32, mean=mean)
-    parameters = PARAMETERS | {"max_iter": 2}
+    parameters = PARAMETERS | {"max_iter": 2, "init": "random"}
     encoder = scq.OgE(**parameters).fit(saved(tmp_path / "x.npy", X))
     exact = scq.OgE(**parameters).fit(X.astype(np.float64))
     assert encoder.components_.dtype == np.float32
@@ -114,6 +114,27 @@ def test_sign_statistics_by_the_book(tmp_path, nothing_kept):
     B = np.clip(0.8 * Y @ V[0], -1, 1)
     np.testing.assert_allclose(soft, Y.T @ B / 5000, atol=1e-12)
     np.testing.assert_array_equal(hard, M[1])
+
+
+@pytest.mark.parametrize("mean", [0.0, 100.0])
+def test_samples_of_rows_that_are_dear_to_project(mean):
+    """They stay rows; their statistics and projections are those of the coordinates they stand for."""
+    from scq_gpu.basis import compute_basis
+
+    X = np.random.default_rng(0).standard_normal((900, 640)) * np.linspace(3, 0.5, 640) + mean
+    read = rows.Rows(X)
+    basis = compute_basis(read.moments(), n_bits=3, n_components=None, scale=0.7, eps=1e-16, xp=read.xp)
+    projected = read.project(basis)
+    assert projected.sample(np.arange(900)) is projected
+    places = np.arange(1, 900, 7)
+    sample = projected.sample(places)
+    assert isinstance(sample, rows.RereadRows)
+    assert sample.n == len(places)
+    V = np.random.default_rng(2).standard_normal((1, 640, 3))
+    Y = 0.7 * (X - X.mean(0))[places] @ basis.P
+    np.testing.assert_allclose(sample.sign_pass(V)[0], Y.T @ np.where(Y @ V[0] >= 0, 1, -1) / len(places), atol=1e-10)
+    np.testing.assert_allclose(np.concatenate(sample.kept()._blocks), Y, atol=1e-10)
+    np.testing.assert_allclose(np.concatenate(sample.onto(V[0])._blocks), Y @ V[0], atol=1e-10)
 
 
 def test_lists_of_arrays_on_every_backend(backend):

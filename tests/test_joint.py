@@ -45,6 +45,33 @@ def test_orthogonal_step_never_raises_the_loss(problem, steps, ridge):
     assert np.abs(gram - np.eye(len(lengths))).max() <= 1e-6
 
 
+@given(problems(), st.integers(1, 12))
+def test_another_step_never_raises_the_loss(problem, steps):
+    """Momentum may overshoot; such a step is taken back."""
+    lam, M = problem
+    lam, V = lam + 1e-9, random_start(*M.shape)
+    for fit, ridge in ((fit_joint_orthonormal, {}), (fit_joint_orthogonal, {"ridge": 0.02})):
+        less, more = (
+            loss(lam, M[None], fit(lam, M[None], V, steps=count, xp=XP, **ridge), xp=XP, **ridge)[0]
+            for count in (steps, steps + 1)
+        )
+        assert more <= less + 1e-9 * (1 + abs(less))
+
+
+def test_seven_steps_with_momentum_go_as_far_as_twenty_without():
+    """On a spectrum and targets like those of features; the twenty are written out."""
+    rng = np.random.default_rng(0)
+    lam = 8.0 * np.arange(1, 201) ** -0.9
+    V = random_start(200, 16)
+    rows = rng.standard_normal((3000, 200)) * np.sqrt(lam)
+    M = (rows.T @ np.sign(rows @ V[0]))[None] / 3000
+    plain = V
+    for _ in range(20):
+        plain = polar((1.01 * lam[0] - lam)[:, None] * plain + M, xp=XP)
+    start, slow, fast = (loss(lam, M, v, xp=XP)[0] for v in (V, plain, fit_joint_orthonormal(lam, M, V, xp=XP)))
+    assert start - fast > 0.9 * (start - slow)
+
+
 def test_many_steps_reach_a_stationary_point():
     rng = np.random.default_rng(0)
     lam, M = np.linspace(2, 0.1, 12), rng.standard_normal((12, 4)) * 0.3
