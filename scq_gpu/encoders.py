@@ -198,9 +198,9 @@ class OgE(_SCQ):
     max_iter : int, default=100
         Most iterations (a pass over the rows and a V step each).
     tol : float, default=1e-4
-        The fit ends when the loss falls by less than this, relatively. The joint loss never rises; the columnwise one
-        may, which ends the fit too, and the V before the rise is kept. 0 runs exactly ``max_iter`` iterations and
-        keeps the last V.
+        The fit ends when the loss falls by less than this, relatively; with the joint solver, twice in a row. The
+        joint loss never rises; the columnwise one may, which ends the fit too, and the V before the rise is kept.
+        0 runs exactly ``max_iter`` iterations and keeps the last V.
     n_init : int, default=1
         Starts to run side by side; the one of least loss is kept.
     device : {None, "cpu", "cuda", "cuda:1", ...}, default=None

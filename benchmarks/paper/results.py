@@ -18,7 +18,7 @@ from scq_gpu.io import replace_file
 
 CAVEAT = (
     "Some defaults of the joint solver were chosen on EfficientNet features of these images ([quality](quality.md) "
-    "says how): its rows on those features are optimistic. GIST was not used to choose anything."
+    "says how), two of them with a look at GIST: its rows on those features are optimistic."
 )
 
 
