@@ -92,8 +92,14 @@ def _weights(P: np.ndarray, levels: Array | None) -> tuple[np.ndarray, np.ndarra
 
 
 def _knn(gain: Array, parts: list[Array], k: int, *, n_bits: int, xp: ModuleType) -> tuple[Array, Array]:
-    """Rows of least summed gain, in array operations: bits unpacked a block at a time, one product a block."""
+    """Rows of least summed gain, in array operations.
+
+    What the values of a byte add is looked up in a table. Bytes are added in one order for all rows, so equal codes are
+    equally far; a product with the bits would add those of different rows in different orders.
+    """
     device = device_of(gain)
+    values = xp.reshape(xp.arange(256, dtype=xp.uint8, device=device), (256, 1))
+    bits = xp.matrix_transpose(xp.astype(unpack(values, 8) > 0, xp.float32))  # (8, 256)
     kept = min(k, sum(part.shape[0] for part in parts))
     answers = []
     for block in row_slices(gain.shape[0], max(1, _BLOCK_PAIRS // (kept + _BLOCK_ROWS))):
@@ -103,10 +109,13 @@ def _knn(gain: Array, parts: list[Array], k: int, *, n_bits: int, xp: ModuleType
         first = 0
         for part in parts:
             for piece in row_slices(part.shape[0], _BLOCK_ROWS):
-                bits = unpack(part[piece, :], n_bits) > 0
-                scores = g @ xp.matrix_transpose(xp.astype(bits, xp.float32))
-                row = xp.arange(first, first + bits.shape[0], dtype=xp.int64, device=device)
-                first += bits.shape[0]
+                codes = xp.astype(part[piece, :], xp.int64)
+                scores = xp.zeros((g.shape[0], codes.shape[0]), dtype=xp.float32, device=device)
+                for byte in range(codes.shape[1]):
+                    some = g[:, 8 * byte : min(8 * byte + 8, n_bits)]
+                    scores = scores + xp.take(some @ bits[: some.shape[1], :], codes[:, byte], axis=1)
+                row = xp.arange(first, first + codes.shape[0], dtype=xp.int64, device=device)
+                first += codes.shape[0]
                 best = xp.concat([best, scores], axis=1)
                 best_row = xp.concat([best_row, xp.broadcast_to(row, scores.shape)], axis=1)
                 order = xp.argsort(best, axis=1, stable=True)[:, : min(kept, best.shape[1])]

@@ -190,3 +190,19 @@ def test_bad_input_is_named():
     for call, message in bad:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize("n_bits", [8, 31, 200])
+def test_equal_codes_are_equally_far_and_come_lowest_id_first(asarray, n_bits):
+    """Whatever the place of a code among the others: sums of floats depend on their order."""
+    rng = np.random.default_rng(n_bits)
+    encoder = StandIn(n_bits)
+    few = encoder.encode(rng.standard_normal((40, 20)))
+    which = rng.integers(40, size=20_011)
+    d, ids = asymmetric_search(encoder, rng.standard_normal((7, 20)), HammingIndex(asarray(few[which]), n_bits), 5000)
+    for distances, rows in zip(host(d), host(ids), strict=True):
+        assert (np.diff(distances) >= 0).all()
+        for distance in np.unique(distances):
+            assert (np.diff(rows[distances == distance]) > 0).all()
+        for code in np.unique(which):
+            assert len(np.unique(distances[which[rows] == code])) <= 1
