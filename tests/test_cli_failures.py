@@ -173,13 +173,24 @@ def test_a_reader_that_goes_away(work):
 
 
 def interrupt(line, folder, *, after):
-    """Start a command, send it Ctrl-C once it says what it does, and return exit code and standard error."""
-    with subprocess.Popen(**command(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)) as process:
-        first = process.stderr.readline()
-        assert after in first
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)
+    """Start a command, send it Ctrl-C once it says what it does, and return exit code and standard error.
+
+    A job that a shell runs in the background ignores Ctrl-C, and so would commands that it starts: this one must not.
+    """
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(**command(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    finally:
+        signal.signal(signal.SIGINT, heard)
+    with process:
+        try:
+            first = process.stderr.readline()
+            assert after in first
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
     return process.returncode, err
 
 
