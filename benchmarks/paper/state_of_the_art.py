@@ -99,8 +99,8 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace, stem: str, nam
     command = f"state_of_the_art.py --data DIR{dataset} --bits {' '.join(map(str, bits))} --runs {max(seeds) + 1}"
     dates = sorted({row["date"] for row in rows})
     blocks = [
-        f"{name}: {int(rows[0]['rows']):,} rows to train on. Mean ± standard deviation of {max(seeds) + 1} runs, in "
-        "percent; where nothing is drawn at random there is one run. The paper's figures, in brackets, are for its own "
+        f"{name}: {int(rows[0]['rows']):,} rows to train on. Mean ± standard deviation of up to {max(seeds) + 1} "
+        "runs, in percent; a figure that stands alone is of one run. The paper's figures, in brackets, are for its own "
         "VGG fc7 features: compare the order of the methods, not the values.",
         origin(command, seeds=seeds, threads=options.threads) + f" Rows were measured on {', '.join(dates)}.",
         SETTINGS
