@@ -230,7 +230,7 @@ class Rows:
 
 
 def _dear_to_project(d: int, D: int) -> bool:
-    """Whether some 50 passes over rows as they are, centred anew in each, take less time than projecting them once.
+    """Whether some 50 passes over rows as they are, at worst centred in each, take less time than projecting them once.
 
     Per row, projecting takes 2 d D operations; a pass that need not shrink the rows saves nothing by it, and centring
     takes the time of about 25 d operations.

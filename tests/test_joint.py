@@ -68,8 +68,8 @@ def test_seven_steps_with_momentum_go_as_far_as_twenty_without():
     plain = V
     for _ in range(20):
         plain = polar((1.01 * lam[0] - lam)[:, None] * plain + M, xp=XP)
-    start, slow, fast = (loss(lam, M, v, xp=XP)[0] for v in (V, plain, fit_joint_orthonormal(lam, M, V, xp=XP)))
-    assert start - fast > 0.9 * (start - slow)
+    slow, fast = (loss(lam, M, v, xp=XP)[0] for v in (plain, fit_joint_orthonormal(lam, M, V, xp=XP)))
+    assert fast <= slow
 
 
 def test_many_steps_reach_a_stationary_point():
