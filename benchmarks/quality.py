@@ -31,10 +31,10 @@ COLUMNWISE_BITS = (16, 32, 64)  # longer codes take it minutes, and fall further
 CAVEAT = (
     "How the defaults were chosen: softness and `n_components` on queries held out of the training images "
     "([study](study.md)), which also examines the others again; but the ridge rule and the weights of the random start "
-    "up to 128 bits were first settled in earlier trials scored on these EfficientNet test queries. The start from a "
-    "longer code, momentum in the V step, the weights beyond 128 bits and the reach of soft passes were chosen on "
-    "held-out queries; that it takes seven steps rather than five, and learns the longer code from all of 50,000 rows "
-    "rather than from a part at first, also with a look at GIST, these splits and others."
+    "were first settled in earlier trials scored on these EfficientNet test queries. The starts from a longer code and "
+    "from shorter ones, momentum in the V step and the reach of soft passes were chosen on held-out queries; that it "
+    "takes seven steps rather than five, and learns the longer code from all of 50,000 rows rather than from a part at "
+    "first, also with a look at GIST, these splits and others."
 )
 SOLVERS = {
     "joint": {"solver": "joint"},

@@ -191,10 +191,11 @@ class OgE(_SCQ):
         Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
     solver : {"joint", "columnwise"}, default="joint"
         "joint" solves for all columns at once; "columnwise" is the paper's, each column in turn given those before it.
-    init : {"auto", "longer", "random", "pca", "itq"} or array (n_features, n_bits), default="auto"
-        The first V: from a longer code that is learned first, in a few passes; random orthonormal; the leading
-        principal axes; those axes rotated by ITQ; or yours, in the coordinates of the centred rows. "auto" is "longer"
-        for the joint solver up to 64 bits, and otherwise the paper's "random".
+    init : {"auto", "longer", "shorter", "random", "pca", "itq"} or array (n_features, n_bits), default="auto"
+        The first V: from a longer code, or from shorter ones, that are learned first, in a few passes; random
+        orthonormal; the leading principal axes; those axes rotated by ITQ; or yours, in the coordinates of the centred
+        rows. For the joint solver "auto" is "longer" up to 64 bits and "shorter" beyond; otherwise it is the paper's
+        "random".
     max_iter : int, default=100
         Most iterations (a pass over the rows and a V step each).
     tol : float, default=1e-4
@@ -307,7 +308,7 @@ class OnE(_SCQ):
         Factor on the centred rows; "auto" gives the leading ``n_bits`` components unit variance on average.
     solver : {"joint", "columnwise"}, default="joint"
         "joint" solves for all columns at once; "columnwise" is the paper's, each column in turn given those before it.
-    init : {"auto", "longer", "random", "pca", "itq"} or array (n_features, n_bits), default="auto"
+    init : {"auto", "longer", "shorter", "random", "pca", "itq"} or array (n_features, n_bits), default="auto"
         The first V; see `OgE`.
     max_iter : int, default=100
         Most iterations (a pass over the rows and a V step each).

@@ -13,7 +13,7 @@ from scq_gpu.codes import code_bytes
 from scq_gpu.encoders import _components
 from scq_gpu.rows import _CPU_BYTES, Rows, _dear_to_project
 from scq_gpu.sources.base import READ_AHEAD
-from scq_gpu.starts import LONGER_ROWS, longer_bits, resolve
+from scq_gpu.starts import START_ROWS, start_columns
 
 __all__ = ["MemoryEstimate", "estimate_memory"]
 
@@ -123,15 +123,12 @@ def estimate_memory(
         block = buffers(rows._block_rows) + 4 * min(n, rows._block_rows) * (wide + D * kept) * work
         return d * d * 8 + d * D * (8 + work) + matrices + block
 
-    start = 0
-    if resolve("auto", solver="joint", n_bits=n_bits) == "longer":
-        copied = 0 if n <= LONGER_ROWS and (kept or kind == "array") else min(n, LONGER_ROWS)
-        start = copied * D * work + passes(longer_bits(n_bits, D), kept=kept)
+    copied = 0 if n <= START_ROWS and (kept or kind == "array") else min(n, START_ROWS)
     parts = {
         "moments": _SCATTERS * d * d * 8 + buffers(rows.tall_rows),
         "basis": _FACTORS * d * d * 8,
         "projected": copy if kept else 0,
-        "start": start,
+        "start": copied * D * work + passes(start_columns(n_bits, D, n_init), kept=kept),
         "training": passes(n_init * n_bits, kept=kept),
         "codes": codes,
     }

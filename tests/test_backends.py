@@ -68,6 +68,15 @@ def test_starts_of_every_kind(backend, features):
         assert backend.owns(encoder.components_)
 
 
+def test_start_from_shorter_codes(backend):
+    spread = np.linspace(3, 0.5, 80, dtype="float32")
+    host = np.random.default_rng(0).standard_normal((300, 80)).astype("float32") * spread
+    parameters = {"n_bits": 70, "init": "shorter", "max_iter": 2, "tol": 0, "n_init": 2, "random_state": 0}
+    encoder = scq.OgE(**parameters).fit(backend.array(host))
+    assert backend.owns(encoder.components_)
+    assert encoder.loss_curve_[-1] == pytest.approx(scq.OgE(**parameters).fit(host).loss_curve_[-1], rel=0.05)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "uint8", "int8", "int32", "float64", "bool"])
 def test_dtypes(backend, dtype):
     if not backend.has_float64 and dtype == "float64":

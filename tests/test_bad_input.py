@@ -78,7 +78,7 @@ def test_unusable_rows(X, error, message):
         ({"scale": "big"}, "scale='big' must be"),
         ({"ridge": -0.1}, "ridge=-0.1 must be"),
         ({"solver": "magic"}, "solver='magic' is not one of"),
-        ({"init": "zeros"}, "init='zeros' is not one of 'auto', 'longer', 'random', 'pca', 'itq'"),
+        ({"init": "zeros"}, "init='zeros' is not one of 'auto', 'longer', 'shorter', 'random', 'pca', 'itq'"),
         ({"init": np.zeros((8, 3))}, r"init has shape \(8, 3\); it must be .* \(8, 4\)"),
         ({"init": np.ones((8, 4))}, "init has rank 1; its 4 columns must be linearly independent"),
         ({"init": np.full((8, 4), np.nan)}, "init contains NaN or inf, first nan at row 0, column 0"),

@@ -19,6 +19,7 @@ from command_line import BASE, QUERIES, Y, made, run, work
 from typer.testing import CliRunner
 
 import scq_gpu as scq
+from scq_gpu.starts import STARTS
 from scq_gpu.trial import Trial
 
 __all__ = ["made", "run", "work"]  # fixtures
@@ -308,6 +309,24 @@ def test_starting_is_light():
     code = "import sys, sklearn.base; old = set(sys.modules); import scq_gpu.cli._run; "
     code += f"print([m for m in {heavy} if m in sys.modules and m not in old])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_help_of_fit_shows_the_defaults_of_the_encoder():
+    """They stand in the help as text, since None is what lets an encoder have its own."""
+    import typer
+
+    from scq_gpu.cli._run import app
+
+    fit = typer.main.get_command(app).commands["fit"]
+    shown = {option.name: option.show_default for option in fit.params if isinstance(option.show_default, str)}
+    names = {"components": "n_components", "restarts": "n_init"}
+    defaults = scq.OgE().get_params()
+    assert shown, "no option shows a default"
+    for name, text in shown.items():
+        if names.get(name, name) in defaults:
+            default = defaults[names.get(name, name)]
+            assert text == default if isinstance(default, str) else float(text) == default, name
+    assert next(option for option in fit.params if option.name == "init").help == ", ".join(STARTS) + "."
 
 
 def test_help_lists_every_command_and_the_exit_codes():

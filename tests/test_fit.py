@@ -130,14 +130,15 @@ def test_informed_starts_begin_lower(X, init):
 
 @pytest.mark.parametrize(
     ("solver", "n_bits", "init"),
-    [("joint", 8, "longer"), ("joint", 64, "longer"), ("joint", 65, "random"), ("columnwise", 8, "random")],
+    [("joint", 8, "longer"), ("joint", 64, "longer"), ("joint", 65, "shorter"), ("columnwise", 70, "random")],
 )
 def test_auto_start_suits_solver_and_length(solver, n_bits, init):
     X = np.random.default_rng(0).standard_normal((400, 80))
     parameters = {"n_bits": n_bits, "solver": solver, "max_iter": 2, "tol": 0, "random_state": 5}
-    fits = {name: scq.OgE(init=name, **parameters).fit(X).components_ for name in ("auto", "longer", "random")}
+    starts = ("auto", "longer", "shorter", "random")
+    fits = {name: scq.OgE(init=name, **parameters).fit(X).components_ for name in starts}
+    assert (fits["longer" if n_bits < 65 else "shorter"] != fits["random"]).any()
     np.testing.assert_array_equal(fits["auto"], fits[init])
-    assert (fits["longer"] != fits["random"]).any()
 
 
 def test_there_is_no_longer_code_than_there_are_components(X):
@@ -168,6 +169,33 @@ def test_restarts_of_a_longer_start_differ_by_a_rotation(X):
     one, four = (scq.OgE(n_init=n, **parameters).fit(X) for n in (1, 4))
     assert four.loss_curve_[-1] <= one.loss_curve_[-1]
     assert (one.components_ != four.components_).any()
+
+
+def test_codes_of_64_bits_and_less_have_no_shorter_ones(X):
+    parameters = {"n_bits": 10, "max_iter": 3, "tol": 0, "random_state": 0}
+    shorter, random = (scq.OnE(init=init, **parameters).fit(X).components_ for init in ("shorter", "random"))
+    np.testing.assert_array_equal(shorter, random)
+
+
+def test_shorter_start_begins_with_codes_that_have_learned():
+    """Many bunches: the first loss and the first codes are far better than those of a random start."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(40, size=4000)
+    X = rng.standard_normal((40, 160))[labels] + 1.5 * rng.standard_normal((4000, 160)) * np.linspace(1.5, 0.3, 160)
+    first = {init: scq.OgE(130, init=init, max_iter=1, tol=0, random_state=0).fit(X) for init in ("shorter", "random")}
+    codes = {init: encoder.encode(X) for init, encoder in first.items()}
+    scores = {init: mean_average_precision(c[:400], c, labels[:400], labels) for init, c in codes.items()}
+    assert scores["shorter"] > scores["random"] + 0.1, scores
+    assert first["shorter"].loss_curve_[0] < 0.9 * first["random"].loss_curve_[0]
+
+
+@pytest.mark.parametrize("n_init", [1, 2])
+def test_shorter_start_is_orthonormal_where_codes_share_columns(n_init):
+    """As many bits as there are axes: the codes side by side are of full rank by chance alone."""
+    X = np.sign(np.random.default_rng(0).standard_normal((500, 66)))
+    encoder = scq.OnE(66, init="shorter", max_iter=2, tol=0, n_init=n_init, random_state=0).fit(X)
+    V = encoder.components_ / encoder.scale_
+    np.testing.assert_allclose(V @ V.T, np.eye(66), atol=1e-6)
 
 
 def test_scale_multiplies_the_rows(X):

@@ -18,6 +18,7 @@ from scq_gpu.cli._console import Data, Device, Json, Labels, Name, Overwrite, Qu
 from scq_gpu.cli._measure import Drawn, Queries, QueryLabels, Seed, open_trial
 from scq_gpu.codes import code_bytes
 from scq_gpu.io import replace_file
+from scq_gpu.starts import STARTS
 
 _ENOUGH = 0.95  # of the best figure: what a recommended code length must reach
 
@@ -51,7 +52,7 @@ def fit(
     ridge: Annotated[str | None, typer.Option(help="A number or auto.", show_default="auto")] = None,
     scale: Annotated[str | None, typer.Option(help="A number or auto.", show_default="auto")] = None,
     solver: Annotated[str | None, typer.Option(help="joint or columnwise.", show_default="joint")] = None,
-    init: Annotated[str | None, typer.Option(help="random, pca or itq.", show_default="random")] = None,
+    init: Annotated[str | None, typer.Option(help=f"{', '.join(STARTS)}.", show_default="auto")] = None,
     max_iter: Annotated[int | None, typer.Option(min=1, help="Most iterations.", show_default="100")] = None,
     tol: Annotated[
         float | None, typer.Option(min=0, help="Relative fall that ends the fit.", show_default="1e-4")
