@@ -19,7 +19,7 @@ from scq_gpu.rows import ProjectedRows, Rows, SignStatistics
 from scq_gpu.solvers.joint import SOFTNESS, fit_joint_orthogonal, fit_joint_orthonormal
 from scq_gpu.solvers.orthogonal import auto_ridge, fit_orthogonal
 from scq_gpu.solvers.orthonormal import fit_orthonormal, fit_orthonormal_patiently
-from scq_gpu.starts import STARTS, draw_starts, resolve
+from scq_gpu.starts import STARTS, draw_starts, resolve, soft_passes
 from scq_gpu.training import Run, VStep, all_solved, train
 
 SOLVERS = ("joint", "columnwise")
@@ -61,7 +61,7 @@ class _SCQ(LinearEncoder):
                 ridge=self._ridge,
                 tol=self.tol,
                 iterations=self._progress(range(1, self.max_iter + 1), rows.shape[0]),
-                soft_passes=_soft_passes(self.max_iter),
+                soft_passes=self._soft_passes(),
                 watch=None if self.callback is None else lambda i, run: self._show(i, run, basis, rows, projected),
                 xp=xp,
             )
@@ -99,6 +99,11 @@ class _SCQ(LinearEncoder):
             progress=lambda passes: self._progress(passes, None, "start"),
             xp=rows.xp,
         )
+
+    def _soft_passes(self) -> int:
+        """How many passes may have soft signs: a quarter is left for hard ones."""
+        most: int = 3 * self.max_iter // 4
+        return min(most, soft_passes(resolve(self.init, solver=self.solver, n_bits=self.n_bits), self.n_bits))
 
     def _show(self, iteration: int, run: Run, basis: Basis, rows: Rows, projected: ProjectedRows) -> None:
         """Call the callback with a fitted copy."""
@@ -401,11 +406,6 @@ def _with_rows_per_second(bar: Any, n: int) -> Iterator[int]:
         yield iteration
         if seconds := bar.format_dict["elapsed"]:
             bar.set_postfix_str(f"{bar.format_sizeof(n * done / seconds)} rows/s", refresh=False)
-
-
-def _soft_passes(max_iter: int) -> int:
-    """How many passes may have soft signs: a quarter is left for hard ones."""
-    return 3 * max_iter // 4
 
 
 def _last_fall(losses: list[float]) -> float:

@@ -25,6 +25,7 @@ _WHITENING = 0.25  # power of variance by which random starts prefer axes of lit
 _LONGER, _LONG = 4, 128  # a longer code has four times the bits, but no more than 128
 _SHORT = 64  # most bits of the codes that a long one grows from
 _PASSES, _PASSES_JOINED = 14, 10  # codes to start from need not settle: they are only to point the way
+_PASSES_LAST = 5  # soft ones, in the fit that follows
 _ROTATIONS = 30
 _TAIL = 1.5  # axes a bit whose little variance makes columns orthogonal
 _ROOM = 1.02
@@ -75,6 +76,12 @@ def resolve(init: str | np.ndarray, *, solver: str, n_bits: int) -> str | np.nda
     if solver != "joint":
         return "random"
     return "longer" if n_bits <= _SHORT else "shorter"
+
+
+def soft_passes(start: str | np.ndarray, n_bits: int) -> int:
+    """How many of a fit from this start do good: codes that were joined have had theirs."""
+    joined = isinstance(start, str) and start == "shorter" and n_bits > _SHORT
+    return _PASSES_LAST if joined else sys.maxsize
 
 
 def start_columns(n_bits: int, D: int, n_init: int) -> int:

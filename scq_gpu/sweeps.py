@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 
 from scq_gpu._validate import check_integer, check_integers, check_scales
 from scq_gpu._xp import from_host, linalg_errors, to_host
-from scq_gpu.encoders import _SCQ, OgE, OnE, _soft_passes
+from scq_gpu.encoders import _SCQ, OgE, OnE
 from scq_gpu.evaluation import evaluate
 from scq_gpu.intake import as_rows, joined
 from scq_gpu.rows import SignStatistics
@@ -204,7 +204,7 @@ def scale_path(X: Any, n_bits: int, scales: Iterable[float], *, encoder: OnE | N
             ridge=0.0,
             tol=template.tol,
             iterations=template._progress(range(1, template.max_iter + 1), rows.shape[0]),
-            soft_passes=_soft_passes(template.max_iter),
+            soft_passes=template._soft_passes(),
             watch=None,
             scale=scale,
             xp=xp,

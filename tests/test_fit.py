@@ -189,6 +189,17 @@ def test_shorter_start_begins_with_codes_that_have_learned():
     assert first["shorter"].loss_curve_[0] < 0.9 * first["random"].loss_curve_[0]
 
 
+def test_joined_codes_have_had_their_soft_passes():
+    """The price of soft signs is gone from the sixth loss on; from a random start it stays."""
+    X = np.random.default_rng(0).standard_normal((600, 80)) * np.linspace(3, 1, 80)
+    parameters = {"n_bits": 70, "max_iter": 12, "tol": 0, "random_state": 0}
+    falls = {}
+    for init in ("shorter", "random"):
+        losses = np.asarray(scq.OgE(init=init, **parameters).fit(X).loss_curve_)
+        falls[init] = int(np.argmax(-np.diff(losses) / losses[1:])) + 1
+    assert falls == {"shorter": 5, "random": 9}
+
+
 @pytest.mark.parametrize("n_init", [1, 2])
 def test_shorter_start_is_orthonormal_where_codes_share_columns(n_init):
     """As many bits as there are axes: the codes side by side are of full rank by chance alone."""
