@@ -154,6 +154,7 @@ class _Draws:
         codes = self.learn(sample, self.random(n_init * count, K), islice(passes, _PASSES))
         for _ in range(joins - 1):
             codes = self.learn(sample, self.join(codes), islice(passes, _PASSES_JOINED))
+        next(passes, None)  # a bar counts the last pass when it is asked for another
         return self.join(codes, n_bits)
 
     def join(self, codes: Array, n_bits: int | None = None) -> Array:

@@ -279,6 +279,15 @@ def test_progress_bar_only_for_people(X, monkeypatch, stream, shown):
     assert ("OgE 4 bits" in stream.getvalue()) == shown
 
 
+@pytest.mark.parametrize(("n_bits", "passes"), [(8, 14), (70, 14), (130, 24)])
+def test_progress_of_a_start_goes_to_its_end(monkeypatch, n_bits, passes):
+    X = np.random.default_rng(0).standard_normal((300, 140))
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    scq.OnE(n_bits, max_iter=1, tol=0, random_state=0, verbose=True).fit(X)
+    assert f"OnE {n_bits} bits, start: 100%" in stream.getvalue()
+    assert f" {passes}/{passes} " in stream.getvalue()
+
+
 def test_progress_tells_speed_and_time_left(X, monkeypatch):
     """Passes and rows a second, whether all passes are needed or not."""
 
