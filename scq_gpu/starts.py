@@ -27,7 +27,6 @@ _SHORT = 64  # most bits of the codes that a long one grows from
 _PASSES, _PASSES_JOINED = 14, 10  # codes to start from need not settle: they are only to point the way
 _PASSES_LAST = 5  # soft ones, in the fit that follows
 _ROTATIONS = 30
-_TAIL = 1.5  # axes a bit whose little variance makes columns orthogonal
 _ROOM = 1.02
 _NOISE = 1e-3
 
@@ -161,23 +160,22 @@ class _Draws:
         """Orthonormal V (G / 2, D, 2 K), or the first n_bits of its columns, from codes (G, D, K), learned apart.
 
         Each has found the bunches of rows by itself, and two place a row better than one; but columns of one are not
-        orthogonal to those of the other. The axes of least variance make them so, and hardly change what a bit sees:
-        with the columns H along all other axes, ``H'H + T'T = d I`` for ``T = U (d I - H'H)^(1/2)`` and any orthonormal
-        U. The polar factor here makes T the nearest to what was there; a little noise tells columns apart that both
-        codes have.
+        orthogonal to those of the other. The axes of least variance, as many as columns, make them so, and hardly
+        change what a bit sees: with H along all other axes, ``H'H + T'T = d I`` for ``T = U (d I - H'H)^(1/2)`` and any
+        orthonormal U. The polar factor makes T the nearest to what was there; a little noise tells columns apart that
+        both codes have.
         """
         xp, (G, D, K) = self.xp, codes.shape
         V = xp.permute_dims(xp.reshape(codes, (G // 2, 2, D, K)), (0, 2, 1, 3))
         V = xp.reshape(V, (G // 2, D, 2 * K))[..., :n_bits]
         L = V.shape[-1]
         V = V / xp.linalg.vector_norm(V, axis=-2, keepdims=True) + _NOISE * self.normals(G // 2, L)
-        rest = max(0, D - int(_TAIL * L))
-        H, T = V[:, :rest, :], V[:, rest:, :]
+        H, T = V[:, : D - L, :], V[:, D - L :, :]
         w, E = xp.linalg.eigh(xp.matrix_transpose(H) @ H)
         w = xp.clip(w, 0.0, None)
         d = _ROOM * xp.clip(xp.max(w, axis=-1, keepdims=True), 1.0, None)
         root = (E * xp.sqrt(d - w)[:, None, :]) @ xp.matrix_transpose(E)
-        T = polar(T @ root, xp=xp) @ root
+        T = polar(polar(T @ root, xp=xp), xp=xp) @ root  # T may be near to singular: once more mends what rounding left
         return orthonormalise(xp.concat([H, T], axis=-2) / xp.sqrt(d)[..., None], xp=xp)
 
     def sample(self) -> ProjectedRows:
