@@ -405,9 +405,14 @@ class RereadRows(ProjectedRows):
         if rows._ready and len(places) == self.n:
             return self
         taken = _take(rows.blocks(), places, xp=rows.xp)
-        if _dear_to_project(*self._P.shape):
-            return RereadRows(Rows(rows.xp.concat(list(taken), axis=0)), self._basis)
-        return self._projected(taken, self._P)
+        if not _dear_to_project(*self._P.shape):
+            return self._projected(taken, self._P)
+        X = rows.xp.empty((len(places), rows.shape[1]), dtype=rows.dtype, device=rows.device)
+        filled = 0
+        for part in taken:
+            X[filled : filled + part.shape[0], :] = part
+            filled += part.shape[0]
+        return RereadRows(Rows(X), self._basis)
 
     def kept(self) -> ProjectedRows:
         """As for rows that are kept."""
