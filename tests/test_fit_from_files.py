@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -135,6 +136,21 @@ def test_samples_of_rows_that_are_dear_to_project(mean):
     np.testing.assert_allclose(sample.sign_pass(V)[0], Y.T @ np.where(Y @ V[0] >= 0, 1, -1) / len(places), atol=1e-10)
     np.testing.assert_allclose(np.concatenate(sample.kept()._blocks), Y, atol=1e-10)
     np.testing.assert_allclose(np.concatenate(sample.onto(V[0])._blocks), Y @ V[0], atol=1e-10)
+
+
+def test_such_a_sample_is_copied_once():
+    from scq_gpu.basis import compute_basis
+
+    X = np.random.default_rng(0).standard_normal((12_000, 640), dtype=np.float32)
+    read = rows.Rows(X)
+    basis = compute_basis(read.moments(), n_bits=3, n_components=None, scale=1.0, eps=1e-7, xp=read.xp)
+    projected = read.project(basis)
+    tracemalloc.start()
+    projected.sample(np.arange(10_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    size = X.nbytes * 10 / 12
+    assert size <= peak < 1.5 * size
 
 
 def test_lists_of_arrays_on_every_backend(backend):
@@ -292,6 +308,7 @@ def test_available_memory_heeds_machine_and_container(tmp_path, monkeypatch):
 
 BOUNDED = """
 import sys
+import tracemalloc
 import numpy as np
 import scq_gpu as scq
 from scq_gpu import rows
