@@ -34,7 +34,8 @@ CAVEAT = (
     "were first settled in earlier trials scored on these EfficientNet test queries. The starts from a longer code and "
     "from shorter ones, momentum in the V step and the reach of soft passes were chosen on held-out queries; that it "
     "takes seven steps rather than five, and learns the longer code from all of 50,000 rows rather than from a part at "
-    "first, also with a look at GIST, these splits and others."
+    "first, also with a look at GIST, these splits and others. How shorter codes are joined, and the soft passes that "
+    "follow, were settled on held-out queries after a first version had been scored on these."
 )
 SOLVERS = {
     "joint": {"solver": "joint"},
