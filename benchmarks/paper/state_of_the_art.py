@@ -100,8 +100,9 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace, stem: str, nam
     dates = sorted({row["date"] for row in rows})
     blocks = [
         f"{name}: {int(rows[0]['rows']):,} rows to train on. Mean ± standard deviation of up to {max(seeds) + 1} "
-        "runs, in percent; a figure that stands alone is of one run. The paper's figures, in brackets, are for its own "
-        "VGG fc7 features: compare the order of the methods, not the values.",
+        "runs, in percent; a figure that stands alone is of one run, like those of PCAH and SH, which draw nothing at "
+        "random. The paper's figures, in brackets, are for its own VGG fc7 features: compare the order of the methods, "
+        "not the values.",
         origin(command, seeds=seeds, threads=options.threads) + f" Rows were measured on {', '.join(dates)}.",
         SETTINGS
         + " mAP is the authors': trapezoid rule over the whole ranking, ties in database order; prec@r2 counts "
