@@ -129,7 +129,7 @@ def write(rows: list[dict], options: argparse.Namespace) -> None:
         "# Quality of the codes",
         "",
         "CIFAR-10, mean and standard deviation over seeds. Made by `python benchmarks/quality.py --data DIR` (in "
-        f"parts, by `--bits`), finished on {datetime.date.today()} with scq_gpu {scq.__version__}, "
+        f"parts, by `--bits` and `--seeds`), finished on {datetime.date.today()} with scq_gpu {scq.__version__}, "
         f"NumPy {np.__version__}, Python {platform.python_version()}, {options.threads} threads; other "
         "work ran beside it, so the seconds are upper bounds. mAP is the standard average precision over the whole "
         "ranking, ties in database order.",

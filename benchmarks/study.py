@@ -1,9 +1,12 @@
 """What makes the joint solver's codes good: one change at a time, scored on queries held out of the training images.
 
     python benchmarks/study.py --data ../shared/data
+    python benchmarks/study.py --data ../shared/data --encoders OgE --bits 128 256 --changes start soft_passes \\
+        --output docs/results/study_long.md
 
 The official test images are not touched: 200 training images a class are the queries, 1,800 others a class are trained
-on and searched. Each line is the mean and spread over starts that run side by side. Writes docs/results/study.md.
+on and searched. Each line is the mean and spread over starts that run side by side. Writes docs/results/study.md, or
+what ``--output`` says.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ from scq_gpu.metrics import mean_average_precision, recall_at_k
 from scq_gpu.rows import ProjectedRows, Rows
 from scq_gpu.search import HammingIndex
 from scq_gpu.solvers.joint import SOFTNESS, STEPS, fit_joint_orthogonal, fit_joint_orthonormal
-from scq_gpu.starts import draw_starts, resolve
+from scq_gpu.starts import draw_starts, resolve, soft_passes
 from scq_gpu.training import VStep, train
 
 XP = namespace(np.empty(0))
-STARTS = {8: 12, 16: 8, 32: 6, 64: 4, 128: 2}
+STARTS = {8: 12, 16: 8, 32: 6, 64: 4, 128: 2, 256: 2}
 DEFAULT = {"components": None, "softness": SOFTNESS, "steps": STEPS, "start": "auto", "passes": 40}
 CHANGES = [
     {},
@@ -41,9 +44,10 @@ CHANGES = [
     *({"components": c} for c in (512, 1280)),
     *({"ridge_factor": f} for f in (0.25, 4.0)),
     *({"passes": p} for p in (20, 80)),
+    *({"soft_passes": p} for p in (0, 30)),
 ]
 ASKED = {
-    "OgE": {"start", "softness", "steps", "components", "ridge_factor", "passes"},
+    "OgE": {"start", "softness", "steps", "components", "ridge_factor", "passes", "soft_passes"},
     "OnE": {"start", "softness"},
 }
 
@@ -105,7 +109,7 @@ def run(trial: Trial, name: str, n_bits: int, change: dict) -> dict:
         ridge=ridge,
         tol=0,
         iterations=range(1, passes + 1),
-        soft_passes=3 * passes // 4,
+        soft_passes=options.get("soft_passes", min(3 * passes // 4, soft_passes(start, n_bits))),
         watch=None,
         xp=XP,
     )
@@ -130,6 +134,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the CIFAR-10 feature files")
     parser.add_argument("--bits", type=int, nargs="+", default=[8, 16, 32], choices=sorted(STARTS))
+    parser.add_argument("--encoders", nargs="+", default=list(ASKED), choices=ASKED)
+    parser.add_argument("--changes", nargs="+", default=sorted(ASKED["OgE"]), choices=sorted(ASKED["OgE"]))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("docs/results/study.md"))
     options = parser.parse_args()
@@ -137,10 +143,10 @@ def main() -> None:
         trial = Trial(options.data)
         rows = [
             run(trial, name, n_bits, change)
-            for name in ("OgE", "OnE")
+            for name in options.encoders
             for n_bits in options.bits
             for change in CHANGES
-            if set(change) <= ASKED[name]
+            if set(change) <= ASKED[name] & set(options.changes)
         ]
     lines = [
         "# What makes the codes good",
@@ -150,7 +156,8 @@ def main() -> None:
         "[quality](quality.md) is reported, are not used. mAP by class (mean and spread over "
         f"{', '.join(f'{STARTS[b]} starts at {b} bits' for b in options.bits)}), recall of the 10 nearest rows by "
         "float distance, loss a bit; 40 passes but where it says otherwise. Made by "
-        f"`python benchmarks/study.py --data DIR --bits {' '.join(map(str, options.bits))}` on {datetime.date.today()} "
+        f"`python benchmarks/study.py --data DIR --encoders {' '.join(options.encoders)} "
+        f"--bits {' '.join(map(str, options.bits))} --changes {' '.join(options.changes)}` on {datetime.date.today()} "
         f"with scq_gpu {scq.__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
         f"{options.threads} threads.",
         "",

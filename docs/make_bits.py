@@ -23,11 +23,14 @@ def main() -> None:
     with (DOCS / "results" / "state_of_the_art.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             runs.setdefault((row["method"], int(row["bits"])), []).append(float(row["mAP"]))
-    bits = sorted({b for _, b in runs})
+    bits = sorted(set.intersection(*({b for m, b in runs if m == method} for method in METHODS)))
     figure, axis = plt.subplots(figsize=(6.4, 3.6))
     for (method, label), marker in zip(METHODS.items(), "oDsv", strict=True):
-        means, spreads = ([measure(runs[method, b]) for b in bits] for measure in (statistics.fmean, statistics.stdev))
-        axis.errorbar(bits, means, spreads, marker=marker, capsize=2, label=label)
+        found = [runs[method, b] for b in bits]
+        spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in found]
+        axis.errorbar(
+            bits, [statistics.fmean(values) for values in found], spreads, marker=marker, capsize=2, label=label
+        )
     axis.set(xscale="log", xticks=bits, xticklabels=bits, xlabel="bits a vector", ylabel="mAP", ylim=(0, 85))
     axis.minorticks_off()
     axis.set_title(f"CIFAR-10, 1280-D CNN features (scq_gpu {scq.__version__})", fontsize="medium")

@@ -27,8 +27,8 @@ _SHORT = 64  # most bits of the codes that a long one grows from
 _PASSES, _PASSES_JOINED = 14, 10  # codes to start from need not settle: they are only to point the way
 _PASSES_LAST = 5  # soft ones, in the fit that follows
 _ROTATIONS = 30
-_ROOM = 1.02
-_NOISE = 1e-3
+_ROOM = 1.02  # d / lambda_max(H'H) where codes are joined,
+_NOISE = 1e-3  # and what is added to the entries of their columns
 
 Progress = Callable[[range], Iterable[int]]
 

@@ -308,7 +308,6 @@ def test_available_memory_heeds_machine_and_container(tmp_path, monkeypatch):
 
 BOUNDED = """
 import sys
-import tracemalloc
 import numpy as np
 import scq_gpu as scq
 from scq_gpu import rows
