@@ -149,7 +149,7 @@ def main() -> None:
             if set(change) <= ASKED[name] & set(options.changes)
         ]
     lines = [
-        "# What makes the codes good",
+        f"# What makes the codes good: {', '.join(map(str, options.bits))} bits",
         "",
         "One change to the joint solver's defaults at a time, on CIFAR-10 EfficientNet-Lite0 features. Queries are 200 "
         "*training* images a class, the database 1,800 others a class: the official test images, on which "
