@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 MINIMUM := .venv-minimum
+CUPY := .venv-cupy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 THREADS ?= 2
 THREAD_ENV := OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS)
 
-.PHONY: demo test test-minimum test-cuda lint format bench bench-gpu paper pictures docs package clean help
+.PHONY: demo test campaign test-minimum test-cuda test-cupy lint format bench bench-gpu paper pictures docs package \
+	clean help
 
-DATA ?= ../shared/data
+DATA ?=
 FRESH ?= --fresh
 PAPER := $(THREAD_ENV) $(BIN)/python benchmarks/paper
 
@@ -25,11 +27,15 @@ $(VENV)/.extra-%: $(VENV)/.base pyproject.toml
 	$(PIP) -e ".[$*]"
 	touch $@
 
-demo: $(VENV)/.extra-plots  ## Fit on real data, print a table, save a picture
-	$(BIN)/python -m scq_gpu.demo
+demo: $(VENV)/.extra-plots $(VENV)/.extra-cli  ## Fit on real data, print a table, save a picture
+	$(BIN)/scq-gpu demo
 
 test: $(VENV)/.extra-test  ## All tests and doctests that need no NVIDIA wheels
 	$(BIN)/python -m pytest -m "not cuda_toolchain"
+
+SCALE ?= 1
+campaign: $(VENV)/.extra-test  ## Fuzzed files, kills, threads, interrupts, soak: docs/reliability.md; SCALE=0.1 for less
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/campaigns.py --scale $(SCALE)
 
 # an environment of its own; its compiled loops are kept apart too. Old libraries warn about their newer dependencies
 $(MINIMUM)/.ready: pyproject.toml tests/minimum.txt
@@ -44,11 +50,34 @@ test-minimum: $(MINIMUM)/.ready  ## The tests with the oldest versions that pypr
 test-cuda: $(VENV)/.extra-test $(VENV)/.extra-cuda-toolchain  ## Compile every CUDA kernel, check its budgets
 	$(BIN)/python -m pytest -m cuda_toolchain
 
+# CuPy's own wheel over CPU stand-ins for the CUDA libraries (docs/gpu.md)
+$(CUPY)/.extra-test: pyproject.toml
+	$(PYTHON) -m venv $(CUPY)
+	$(CUPY)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[test]"
+	touch $@
+
+$(CUPY)/.ready: $(CUPY)/.extra-test $(filter-out %/counts.py, $(wildcard tests/cupy_on_cpu/*.py tests/cupy_on_cpu/*/*))
+	$(PYTHON) tests/cupy_on_cpu/build.py $(CUPY)
+	touch $@
+
+# small matrices: OpenBLAS's threads would wait for one another
+GPU_TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(CUPY)/bin/python -m pytest -q -m gpu
+
+test-cupy: $(CUPY)/.ready  ## The GPU tests through CuPy itself, on a stand-in for CUDA; needs g++, no GPU
+	$(GPU_TESTS)
+	STANDIN_DEVICES=2 $(GPU_TESTS) tests/encoders/test_cupy_devices.py tests/kernels/test_cupy_standin.py \
+		tests/encoders/test_backends.py tests/kernels/test_cuda_gpu.py::test_second_device
+	STANDIN_MEMORY=67108864 $(GPU_TESTS) tests/encoders/test_cupy_small_device.py tests/kernels/test_cupy_standin.py
+	for seed in 1 2 3; do STANDIN_ASYNC=$$seed $(GPU_TESTS) tests/kernels/test_cupy_standin.py \
+		tests/encoders/test_backends.py tests/kernels/test_cuda_gpu.py tests/encoders/test_fit_from_files.py \
+		tests/training/test_joint.py -k "not test_encode and not test_search" || exit 1; done
+
 lint: $(VENV)/.extra-test $(VENV)/.extra-lint  ## Style, types, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/make_architecture.py --check
 
 format: $(VENV)/.extra-lint  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
@@ -61,6 +90,7 @@ bench-gpu: $(VENV)/.extra-test  ## Kernel timings against the roofs of a GPU; sa
 	$(BIN)/python benchmarks/bench_gpu.py
 
 paper: $(VENV)/.extra-test  ## The paper's tables and figures from DATA=folder into docs/results; hours. FRESH= resumes
+	@test -n "$(DATA)" || { echo "make paper needs DATA=folder, with the CIFAR-10 features"; exit 1; }
 	$(PAPER)/toy.py --threads $(THREADS)
 	$(PAPER)/convergence.py --data $(DATA) --threads $(THREADS)
 	$(PAPER)/summary.py --data $(DATA) --threads $(THREADS)
@@ -87,4 +117,4 @@ docs: $(VENV)/.extra-docs  ## The documentation as HTML, warnings are errors
 	@echo "open docs/_build/html/index.html"
 
 clean:  ## Remove everything that was made
-	rm -rf $(VENV) $(MINIMUM) build dist docs/_build docs/auto_gallery demo_output .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(MINIMUM) $(CUPY) build dist docs/_build docs/auto_gallery demo_output .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks

@@ -1,19 +1,24 @@
 """scq_gpu: learned binary codes for similarity search."""
 
-from scq_gpu import io, metrics, plots
+from typing import TYPE_CHECKING
+
+from scq_gpu import _moved, io, metrics, plots
+from scq_gpu._core.codes import pack, unpack
 from scq_gpu._version import __version__
-from scq_gpu.asymmetric import asymmetric_search, rescore
-from scq_gpu.baselines import BA, ITQ, KMH, LSH, PCAH, PCARR, SH, SpH
-from scq_gpu.code_files import encode_file
-from scq_gpu.codes import pack, unpack
-from scq_gpu.encoders import OgE, OnE
-from scq_gpu.estimator import load
-from scq_gpu.evaluation import evaluate
-from scq_gpu.interchange import convert, from_faiss
-from scq_gpu.io import ModelFileError
-from scq_gpu.memory import estimate_memory
-from scq_gpu.search import HammingIndex
-from scq_gpu.sweeps import scale_path, sweep_bits
+from scq_gpu.encoders.base import load
+from scq_gpu.encoders.baselines import BA, ITQ, KMH, LSH, PCAH, PCARR, SH, SpH
+from scq_gpu.encoders.imported import from_faiss
+from scq_gpu.encoders.memory import estimate_memory
+from scq_gpu.encoders.scq import OgE, OnE
+from scq_gpu.encoders.sweeps import scale_path, sweep_bits
+from scq_gpu.encoders.vector_index import VectorIndex
+from scq_gpu.io.code_files import encode_file
+from scq_gpu.io.formats import convert
+from scq_gpu.io.models import ModelFileError
+from scq_gpu.metrics.evaluation import evaluate
+from scq_gpu.search.asymmetric import asymmetric_search
+from scq_gpu.search.index import HammingIndex
+from scq_gpu.search.rescoring import rescore
 
 __all__ = [
     "BA",
@@ -28,6 +33,7 @@ __all__ = [
     "OgE",
     "OnE",
     "SpH",
+    "VectorIndex",
     "__version__",
     "asymmetric_search",
     "convert",
@@ -45,3 +51,13 @@ __all__ = [
     "sweep_bits",
     "unpack",
 ]
+
+if TYPE_CHECKING:
+    from scq_gpu.encoders import baselines as baselines
+    from scq_gpu.encoders import memory as memory
+    from scq_gpu.encoders import sweeps as sweeps
+    from scq_gpu.metrics import evaluation as evaluation
+    from scq_gpu.plots import report as report
+    from scq_gpu.search import asymmetric as asymmetric
+else:
+    __getattr__ = _moved.find

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from scq_gpu._xp import namespace, to_host
+from scq_gpu._core.arrays import namespace, to_host
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # lets scikit-learn's array-API checks run
 
 DATA = Path(__file__).parent / "data"
+collect_ignore_glob = ["cupy_on_cpu/*"]  # scripts for an environment of their own (make test-cupy)
 
 settings.register_profile("scq", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("scq")

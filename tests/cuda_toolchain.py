@@ -139,8 +139,8 @@ def read_budgets(cubin: Path, arch: int) -> dict[str, Budget]:
 def main() -> None:
     """Print a line for every kernel: what it takes on each architecture; ratios and counts are the smallest of them."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from scq_gpu.kernels._geometry import THREADS, EncodeVariant, encode_variants, hamming_variants
-    from scq_gpu.kernels._launch import build_options, read_source
+    from scq_gpu.kernels.cuda.geometry import THREADS, EncodeVariant, encode_variants, hamming_variants
+    from scq_gpu.kernels.cuda.launch import build_options, read_source
 
     line = max(NVRTC)
     archs = " ".join(map(str, ARCHITECTURES))

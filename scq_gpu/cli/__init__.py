@@ -37,4 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f'scq-gpu: the command line needs {error.name}: pip install "scq-gpu[cli]"', file=sys.stderr)
         return 3
+    except KeyboardInterrupt:
+        print("scq-gpu: interrupted", file=sys.stderr)
+        return 130
     return run(sys.argv[1:] if arguments is None else arguments)

@@ -1,49 +1,47 @@
-"""What commands share: the app, the options that all have, and how they talk."""
+"""What commands share: the app, the options that several have, and how they talk."""
 
-from __future__ import annotations
-
-import contextlib
-import json
-import math
+import inspect
+import json as json_format
+import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+import scq_gpu as scq
+from scq_gpu._core.devices import usable_device
 
 app = typer.Typer(
     name="scq-gpu",
     epilog="Exit codes: 0 done, 1 bad data or file, 2 bad usage, 3 this machine lacks something, "
     "4 the disk is full or may not be written, 130 interrupted.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no warnings, no chatter.")]
-Device = Annotated[str | None, typer.Option(help="Where to work: cpu, cuda, cuda:0, cuda:1, ...; cpu by default.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it is there already.")]
-Name = Annotated[
-    list[str] | None,
-    typer.Option(help="Array (.npz, HDF5, Zarr) or column (Parquet) to read; repeat it for several columns."),
-]
-Model = Annotated[Path, typer.Argument(help="Model file, as `scq-gpu fit` writes it.", show_default=False)]
-Data = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .h5 .zarr, or folders of them.",
-        show_default=False,
-    ),
-]
-Labels = Annotated[Path | None, typer.Option(help="Labels of the rows, in order: .npy, .npz, or text with one a line.")]
 
-_warned: list[str] = []
+def option(help: str, *names: str, **settings: Any) -> Any:
+    """An option, its help first."""
+    return typer.Option(*names, help=help, **settings)
+
+
+def argument(help: str) -> Any:
+    """An argument; that there is no default goes without saying."""
+    return typer.Argument(help=help, show_default=False)
+
+
+Model = Annotated[Path, argument("Model file, as `scq-gpu fit` writes it.")]
+_FORMATS = "Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .h5 .zarr, or folders of them."
+Data = Annotated[list[Path], argument(_FORMATS)]
 
 
 class Lacking(Exception):
@@ -51,98 +49,166 @@ class Lacking(Exception):
 
 
 def say(message: str) -> None:
-    """One line on standard error."""
-    print(f"scq-gpu: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    """Print one line on standard error."""
+    print(f"scq-gpu: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def short_warnings() -> Iterator[None]:
-    """Warnings of the library as one line each; those of other packages' developers are not for users."""
+def printable(text: str) -> str:
+    """A text whose control characters are spelled out: names in files must not command a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
-    def show(message: Warning | str, *args: object, **kwargs: object) -> None:
-        _warned.append(" ".join(str(message).split()))
-        if not Talk.hushed:
-            say(f"warning: {message}")
 
-    _warned.clear()
-    with warnings.catch_warnings():
+@dataclass
+class Session:
+    """The options that several commands have, what they open, and how a command talks.
+
+    Results go to standard output, everything else to standard error. Until the ``warnings.catch_warnings`` around the
+    command ends, warnings of the library are one line each; those for developers of other packages are not shown.
+    """
+
+    labels: Annotated[Path | None, option("Labels of the rows, in order: .npy, .npz, or text, one per line.")] = None
+    queries: Annotated[
+        list[Path] | None, option("Rows to search for; if absent, some of the data, taken out of it.")
+    ] = None
+    query_labels: Annotated[Path | None, option("Labels of the queries.")] = None
+    n_queries: Annotated[int, option("How many queries to take out of the data.", min=1)] = 300
+    seed: Annotated[int, option("Seed of whatever is drawn at random.", min=0)] = 0
+    overwrite: Annotated[bool, option("Replace the output if it is there already.", "--overwrite")] = False
+    name: Annotated[
+        list[str] | None,
+        option("Array (.npz, HDF5, Zarr) or column (Parquet) to read; repeat it for several columns."),
+    ] = None
+    device: Annotated[str | None, option("Where to work: cpu, cuda, cuda:0, cuda:1, ...; cpu by default.")] = None
+    json: Annotated[bool, option("Print one JSON object on standard output, and nothing else.", "--json")] = False
+    quiet: Annotated[bool, option("No progress, no warnings, no chatter.", "--quiet", "-q")] = False
+
+    def __post_init__(self) -> None:
+        self._warned: list[str] = []
         warnings.resetwarnings()
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
         warnings.simplefilter("default", RuntimeWarning)
-        warnings.showwarning = show
-        yield
+        warnings.showwarning = self._warn
 
+    def _warn(self, message: Warning | str, *args: object, **options: object) -> None:
+        self._warned.append(" ".join(str(message).split()))
+        self.note(f"warning: {message}")
 
-class Talk:
-    """How one command talks: results on standard output, everything else on standard error.
+    def check_device(self) -> str | None:
+        """The device, if work can run there."""
+        try:
+            return None if self.device is None else usable_device(self.device)
+        except RuntimeError as error:
+            raise Lacking(str(error).replace("device='cpu'", "--device cpu")) from error
 
-    Parameters
-    ----------
-    as_json : bool
-        Results as one JSON object.
-    quiet : bool
-        No progress, no warnings, no notes.
-    """
+    def check_output(self, path: Path | None, endings: Iterable[str] = ()) -> None:
+        """Refuse a path that cannot be written to, before the work starts rather than after it."""
+        if path is None:
+            return
+        known = list(endings)
+        if known and path.suffix.lower() not in known:
+            raise ValueError(f"{path} has the ending {path.suffix!r}; what can be written is {', '.join(known)}")
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
+        if path.exists() and not self.overwrite:
+            raise FileExistsError(f"{path} is there already; pass --overwrite to replace it")
 
-    hushed = False
+    def open_rows(self, paths: Sequence[Path]) -> Any:
+        """Rows of one file or several."""
+        name = self.name[0] if self.name and len(self.name) == 1 else self.name or None
+        return scq.io.open_rows(paths[0] if len(paths) == 1 else list(paths), name=name)
 
-    def __init__(self, *, as_json: bool, quiet: bool) -> None:
-        self._json, self.quiet = as_json, quiet
-        Talk.hushed = quiet
+    def open_model(self, path: Path) -> Any:
+        """An encoder from its file, at work on the device."""
+        return scq.load(path, device=self.check_device())
 
     def note(self, message: str) -> None:
-        """A line about what is going on."""
+        """Print a line about what is going on, unless quiet."""
         if not self.quiet:
             say(message)
 
     def summary(self, title: str, facts: Mapping[str, Any]) -> None:
-        """What was done, for whoever watches; the files written are the result."""
-        if self._json or not self.quiet:
+        """Print what was done, unless quiet: the files written are the result."""
+        if self.json or not self.quiet:
             self.facts(title, facts)
 
     def facts(self, title: str, facts: Mapping[str, Any]) -> None:
-        """A result of single values."""
-        self.table(title, ["", ""], [[key.replace("_", " "), value] for key, value in facts.items()], facts)
+        """Print a result of single values."""
+        lines = [{"fact": key.replace("_", " "), "value": value} for key, value in facts.items()]
+        self.table(title, lines, facts, header=False)
 
     def table(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], data: Mapping[str, Any], note: str = ""
+        self,
+        title: str,
+        rows: Sequence[Mapping[str, Any]],
+        data: Mapping[str, Any],
+        note: str = "",
+        header: bool = True,
     ) -> None:
-        """A result as a table for people, or as ``data`` for machines, with the warnings so far."""
-        if self._json:
-            print(json.dumps({**_plain(data), "warnings": list(_warned)}, allow_nan=False))
+        """Print a table for people, or ``data`` and the warnings so far for machines."""
+        if self.json:
+            text = json_format.dumps(dict(data), default=os.fspath)
+            plain = json_format.loads(text, parse_constant=lambda _: None)  # there is no NaN in JSON
+            print(json_format.dumps({**plain, "warnings": self._warned}))
             return
-        table = Table(title=title, title_justify="left", title_style="bold", show_header=any(columns), box=None)
-        for place, column in enumerate(columns):
-            table.add_column(column, justify="left" if place == 0 or not any(columns) else "right", overflow="fold")
+        table = Table(title=printable(title), title_justify="left", title_style="bold", show_header=header, box=None)
+        for i, key in enumerate(rows[0]):
+            table.add_column(key.replace("_", " "), justify="right" if header and i else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(show(value) for value in row))
+            table.add_row(*(Text(printable(scq.report.show(value))) for value in row.values()))
         console = Console()
         console.print(table)
         if note:
             console.print(note, markup=False, highlight=False)
 
 
-def show(value: Any) -> str:
-    """A value for people."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        size = abs(value)
-        return f"{value:,.0f}" if size >= 1000 else f"{value:.4f}" if 1e-3 <= size < 10 else f"{value:.4g}"
-    return str(value)
+def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command to the app: a function of a `Session`, then of its own options.
+
+    It also has the options of `Session` that ``shared`` names, and ``--json`` and ``--quiet``.
+    """
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        fields = inspect.signature(Session).parameters
+        common = [fields[name] for name in (*shared, "json", "quiet")]
+
+        def run(**options: Any) -> None:
+            session = Session(**{field.name: options.pop(field.name) for field in common})
+            function(session, **options)
+
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *common)]
+        run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        app.command(function.__name__, help=inspect.getdoc(function))(run)
+        return function
+
+    return add
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; there is no NaN in JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
+def load_array(path: Path) -> np.ndarray:
+    """An array of any number of dimensions from .npy, or the only one of an .npz; else rows of a known format."""
+    if path.suffix.lower() not in {".npy", ".npz"}:
+        return np.asarray(scq.io.open_rows(path))
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            if len(loaded.files) != 1:
+                raise ValueError(f"it holds {', '.join(loaded.files) or 'nothing'}, and one array is wanted")
+            array: np.ndarray = loaded[loaded.files[0]]
+            return array
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def join_lines(lines: Iterable[str]) -> bytes:
+    """The content of a text file."""
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def join_csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    """A table of numbers and plain names as CSV."""
+    return join_lines(",".join(map(str, row)) for row in (columns, *rows))

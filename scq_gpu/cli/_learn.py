@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import io
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from sklearn.base import clone
 
 import scq_gpu as scq
-from scq_gpu.cli import _files
-from scq_gpu.cli._console import Data, Device, Json, Labels, Name, Overwrite, Quiet, Talk
-from scq_gpu.cli._measure import Drawn, Queries, QueryLabels, Seed, open_trial
-from scq_gpu.codes import code_bytes
-from scq_gpu.io import replace_file
-from scq_gpu.starts import STARTS
+from scq_gpu._core.bits import code_bytes
+from scq_gpu._core.files import replace_file, replacing
+from scq_gpu.cli._console import Data, Session, command, join_csv, option
+from scq_gpu.cli._measure import Metric, open_task
+from scq_gpu.training.defaults import AIMS, STARTS
 
 _ENOUGH = 0.95  # of the best figure: what a recommended code length must reach
-
 _DEFAULT_BITS = 8, 16, 32, 64, 128, 256
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the app."""
-    app.command()(fit)
-    app.command()(sweep)
+_FIGURES = "mean_average_precision", "asymmetric_10_at_10", "recall_10_at_10"  # recommended by the first there is
+_VARYING = 0.05  # spread of norms from which factors help
 
 
 def encoders() -> dict[str, type]:
@@ -37,58 +28,47 @@ def encoders() -> dict[str, type]:
     return {name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")}
 
 
-def _complete() -> list[str]:
-    return list(encoders())
-
-
+@command("seed", "overwrite", "name", "device")
 def fit(
+    session: Session,
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The model file, .safetensors.")],
-    encoder: Annotated[str, typer.Option(help="Which encoder to fit.", autocompletion=_complete)] = "OgE",
-    bits: Annotated[int, typer.Option(min=1, help="Length of the codes.")] = 32,
+    output: Annotated[Path, option("The model file, .safetensors.", "--output", "-o")],
+    encoder: Annotated[str, option("Which encoder to fit.", autocompletion=encoders)] = "OgE",
+    bits: Annotated[int, option("Length of the codes.", min=1)] = 32,
+    preserve: Annotated[str | None, option(f"{' or '.join(AIMS)}.", show_default=AIMS[0])] = None,
     components: Annotated[
-        str | None, typer.Option(help="Principal components to keep: a number, auto or all.", show_default="auto")
+        str | None, option("Principal components to keep: a number, auto or all.", show_default="auto")
     ] = None,
-    ridge: Annotated[str | None, typer.Option(help="A number or auto.", show_default="auto")] = None,
-    scale: Annotated[str | None, typer.Option(help="A number or auto.", show_default="auto")] = None,
-    solver: Annotated[str | None, typer.Option(help="joint or columnwise.", show_default="joint")] = None,
-    init: Annotated[str | None, typer.Option(help=f"{', '.join(STARTS)}.", show_default="auto")] = None,
-    max_iter: Annotated[int | None, typer.Option(min=1, help="Most iterations.", show_default="100")] = None,
-    tol: Annotated[
-        float | None, typer.Option(min=0, help="Relative fall that ends the fit.", show_default="1e-4")
-    ] = None,
-    restarts: Annotated[int | None, typer.Option(min=1, help="Starts; the best is kept.", show_default="1")] = None,
-    seed: Seed = 0,
-    overwrite: Overwrite = False,
-    name: Name = None,
-    device: Device = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    ridge: Annotated[str | None, option("A number or auto.", show_default="auto")] = None,
+    scale: Annotated[str | None, option("A number or auto.", show_default="auto")] = None,
+    solver: Annotated[str | None, option("joint or columnwise.", show_default="joint")] = None,
+    init: Annotated[str | None, option(f"{', '.join(STARTS)}.", show_default="auto")] = None,
+    max_iter: Annotated[int | None, option("Most iterations.", min=1, show_default="auto")] = None,
+    tol: Annotated[float | None, option("Relative fall that ends the fit.", min=0, show_default="1e-4")] = None,
+    restarts: Annotated[int | None, option("Starts; the best is kept.", min=1, show_default="1")] = None,
 ) -> None:
     """Learn an encoder from rows."""
-    talk = Talk(as_json=json, quiet=quiet)
-    _files.check_output(output, overwrite=overwrite, endings=[".safetensors"])
-    given = {"solver": solver, "init": init, "max_iter": max_iter, "tol": tol, "n_init": restarts}
+    session.check_output(output, [".safetensors"])
+    given = {"preserve": preserve, "solver": solver, "init": init, "max_iter": max_iter, "tol": tol, "n_init": restarts}
     words = {"n_components": components, "ridge": ridge, "scale": scale}
     chosen = {key: value for key, value in given.items() if value is not None}
     chosen |= {key: _number(text, key) for key, text in words.items() if text is not None}
-    learner = make_encoder(encoder, bits, chosen, device=device, seed=seed, quiet=quiet)
-    rows = _files.open_rows(data, name)
-    talk.note(f"fitting {encoder}, {bits} bits, to {rows.shape[0]:,} rows of {rows.shape[1]:,} {rows.dtype} features")
+    learner = make_encoder(session, encoder, bits, chosen)
+    rows = session.open_rows(data)
+    n, d = rows.shape
+    session.note(f"fitting {encoder}, {bits} bits, to {n:,} rows of {d:,} {rows.dtype} features")
     started = time.perf_counter()
     learner.fit(rows)
     seconds = time.perf_counter() - started
     learner.save(output)
-    facts = {"output": output, "encoder": encoder, "n_bits": bits, "bytes_per_row": code_bytes(bits)}
-    facts |= {"rows": rows.shape[0], "n_features": rows.shape[1], "seconds": seconds}
-    learned = {"iterations": "n_iter_", "converged": "converged_"}
-    facts |= {title: getattr(learner, key) for title, key in learned.items() if hasattr(learner, key)}
-    if len(getattr(learner, "loss_curve_", ())):
-        facts["loss"] = learner.loss_curve_[-1]
-    talk.summary("Fitted", facts)
+    learned = scq.report.encoder_facts(learner)
+    names = {"n_iter": "iterations", "converged": "converged", "loss": "loss"}
+    facts = {"output": output, "encoder": encoder, "n_bits": bits, "bytes_per_row": learned["bytes_per_row"]}
+    facts |= {"rows": n, "n_features": d, "seconds": seconds}
+    session.summary("Fitted", facts | {names[key]: value for key, value in learned.items() if key in names})
 
 
-def make_encoder(name: str, bits: int, chosen: dict[str, Any], *, device: str | None, seed: int, quiet: bool) -> Any:
+def make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any]) -> Any:
     """An encoder by name, with the options that it has."""
     known = encoders()
     if name not in known:
@@ -97,7 +77,7 @@ def make_encoder(name: str, bits: int, chosen: dict[str, Any], *, device: str | 
     for key in chosen:
         if key not in has:
             raise typer.BadParameter(f"{name} has no {key}; it takes {', '.join(has)}")
-    rest = {"device": _files.require_device(device), "random_state": seed, "verbose": not quiet}
+    rest = {"device": session.check_device(), "random_state": session.seed, "verbose": not session.quiet}
     return known[name](n_bits=bits, **chosen, **{key: value for key, value in rest.items() if key in has})
 
 
@@ -112,93 +92,83 @@ def _number(text: str, option: str) -> Any:
         raise typer.BadParameter(f"{text!r} for {option} is neither a number nor {' nor '.join(words)}") from error
 
 
+@command("labels", "queries", "query_labels", "n_queries", "seed", "overwrite", "name", "device")
 def sweep(
+    session: Session,
     data: Data,
-    labels: Labels = None,
-    queries: Queries = None,
-    query_labels: QueryLabels = None,
     bits: Annotated[
-        str | None,
-        typer.Option(help="Lengths, such as 16,32,64.", show_default="8 to 256, up to half the features"),
+        str | None, option("Lengths, such as 16,32,64.", show_default="8 to 256, up to half the features")
     ] = None,
     encoder: Annotated[
-        list[str] | None,
-        typer.Option(help="Which encoder; repeat it to compare.", show_default="OgE", autocompletion=_complete),
+        list[str] | None, option("Which encoder; repeat it to compare.", show_default="OgE", autocompletion=encoders)
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table, .csv.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Also draw the figure, .png or .svg.")] = None,
-    n_queries: Drawn = 300,
-    seed: Seed = 0,
-    overwrite: Overwrite = False,
-    name: Name = None,
-    device: Device = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    methods: Annotated[str | None, option("Encoders to compare, such as OgE,ITQ,LSH.")] = None,
+    preserve: Annotated[str | None, option(f"For OgE and OnE: {' or '.join(AIMS)}.", show_default=AIMS[0])] = None,
+    solver: Annotated[str | None, option("For OgE and OnE: joint or columnwise.", show_default="joint")] = None,
+    metric: Metric = "l2",
+    output: Annotated[Path | None, option("Also write the table, .csv.", "--output", "-o")] = None,
+    plot: Annotated[Path | None, option("Also draw the figure, .png or .svg.")] = None,
 ) -> None:
-    """Say how many bits are enough: fit several lengths, measure."""
-    talk = Talk(as_json=json, quiet=quiet)
-    for path, endings in ((output, [".csv"]), (plot, [".png", ".svg"])):
-        if path is not None:
-            _files.check_output(path, overwrite=overwrite, endings=endings)
+    """Say which encoder, and how many bits, are enough: fit several lengths, measure."""
+    session.check_output(output, [".csv"])
+    session.check_output(plot, [".png", ".svg"])
     given = None if bits is None else _lengths(bits)
-    names = list(dict.fromkeys(encoder or ["OgE"]))
-    learners = {which: make_encoder(which, 1, {}, device=device, seed=seed, quiet=quiet) for which in names}
-    trial = open_trial(data, labels, queries, query_labels, name=name, n_queries=n_queries, device=device, seed=seed)
-    lengths = given or [b for b in _DEFAULT_BITS if b <= trial.X.shape[1] // 2] or [max(1, trial.X.shape[1] // 2)]
+    names = [*(encoder or []), *(part.strip() for part in (methods or "").split(",") if part.strip())] or ["OgE"]
+    learners = {name: make_encoder(session, name, 1, _aim(name, preserve, solver)) for name in names}
+    task = open_task(session, data, metric=metric)
+    d = task.X.shape[1]
+    lengths = given or [b for b in _DEFAULT_BITS if b <= d // 2] or [max(1, d // 2)]
     table = []
-    for fitted, seconds in _fit_all(learners, trial.X, lengths, talk):
-        row = {"encoder": type(fitted).__name__, "n_bits": fitted.n_bits, "bytes": code_bytes(fitted.n_bits)}
-        table.append({**row, **trial.figures(fitted), "fit_seconds": seconds})
-    metric = list(table[0])[3]
-    advice = _recommend(table, metric)
+    for name, learner in learners.items():
+        session.note(f"fitting {name} with {', '.join(map(str, lengths))} bits to {task.n:,} rows")
+        found = scq.sweep_bits(task.X, bits=lengths, encoder=learner)
+        for fitted, seconds in zip(found.encoders, found.seconds, strict=True):
+            row = {"encoder": name, "n_bits": fitted.n_bits, "bytes": code_bytes(fitted.n_bits)}
+            table.append({**row, **task.measure(fitted), "fit_seconds": seconds})
+    figure = next(name for name in _FIGURES if all(name in row for row in table))
+    advice = _recommend(table, figure, task.norm_spread)
+    columns = list(dict.fromkeys(key for row in table for key in row))
+    table = [{key: row.get(key) for key in columns} for row in table]
     if output is not None:
-        replace_file(output, _files.csv_text(list(table[0]), [list(row.values()) for row in table]))
+        replace_file(output, join_csv(columns, (row.values() for row in table)))
     if plot is not None:
-        _draw(plot, table, metric)
-    columns = [key.replace("_", " ") for key in table[0]]
-    facts = {"queries": trial.n_queries, "database": len(trial.database_rows), "metric": metric, "results": table}
-    talk.table("Bits against quality", columns, [list(row.values()) for row in table], facts | advice, advice["advice"])
+        _draw(plot, table, figure)
+    facts = {"queries": task.n_queries, "database": len(task.database_rows), "metric": figure, "results": table}
+    session.table("Bits against quality", table, facts | advice, note=advice["advice"])
 
 
-def _fit_all(learners: dict[str, Any], X: Any, lengths: list[int], talk: Talk) -> Iterator[tuple[Any, float]]:
-    """Encoders of all lengths, fitted, and the seconds each took."""
-    for which, learner in learners.items():
-        talk.note(f"fitting {which} with {', '.join(map(str, lengths))} bits to {X.shape[0]:,} rows")
-        if isinstance(learner, scq.OgE | scq.OnE):
-            found = scq.sweep_bits(X, bits=lengths, encoder=learner)
-            yield from zip(found.encoders, found.seconds, strict=True)
-            continue
-        for length in lengths:
-            started = time.perf_counter()
-            fitted = clone(learner).set_params(n_bits=length).fit(X)
-            yield fitted, time.perf_counter() - started
+def _aim(name: str, preserve: str | None, solver: str | None) -> dict[str, Any]:
+    """What of these options an encoder has: OgE and OnE do, the baselines do not."""
+    has = inspect.signature(encoders().get(name, object)).parameters if name in encoders() else {}
+    given = {"preserve": preserve, "solver": solver}
+    return {key: value for key, value in given.items() if value is not None and key in has}
 
 
-def _recommend(table: list[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """The fewest bits that come close to the best figure."""
-    best = max(table, key=lambda row: row[metric])
-    enough = [row for row in table if row[metric] >= _ENOUGH * best[metric]]
-    choice = min(enough, key=lambda row: (row["n_bits"], -row[metric]))
+def _recommend(table: list[dict[str, Any]], figure: str, norm_spread: float = 0.0) -> dict[str, Any]:
+    """The fewest bits, of whichever encoder, that come close to the best figure."""
+    best = max(table, key=lambda row: row[figure])
+    enough = [row for row in table if row[figure] >= _ENOUGH * best[figure]]
+    choice = min(enough, key=lambda row: (row["n_bits"], -row[figure]))
     advice = (
-        f"Recommended: {choice['encoder']} with {choice['n_bits']} bits ({choice['bytes']} bytes a row): the fewest "
-        f"bits that reach {_ENOUGH:.0%} of the best {metric.replace('_', ' ')}, "
-        f"{best[metric]:.3f} with {best['n_bits']} bits."
+        f"Recommended: {choice['encoder']} with {choice['n_bits']} bits ({choice['bytes']} bytes per row): the fewest "
+        f"bits that reach {_ENOUGH:.0%} of the best {figure.replace('_', ' ')}, "
+        f"{best[figure]:.3f} by {best['encoder']} with {best['n_bits']} bits."
     )
+    if norm_spread > _VARYING:
+        advice += (
+            f" The rows' distances from their mean vary by {norm_spread:.0%}: four bytes more per row "
+            "(encode with factors=True) will improve asymmetric search."
+        )
     return {"recommended": {key: choice[key] for key in ("encoder", "n_bits")}, "advice": advice}
 
 
 def _draw(path: Path, table: list[dict[str, Any]], metric: str) -> None:
-    from matplotlib.figure import Figure
-
     curves: dict[str, list[dict[str, Any]]] = {}
     for row in table:
         curves.setdefault(row["encoder"], []).append(row)
-    buffer = io.BytesIO()
-    with scq.plots.theme():
-        figure = Figure(figsize=(6, 3.8))
-        scq.plots.bits_curve(curves, metric=metric, ax=figure.subplots())
-        figure.savefig(buffer, format=path.suffix[1:], dpi=150)
-    replace_file(path, buffer.getvalue())
+    figure = scq.plots.bits_curve(curves, metric=metric).figure
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=150)
 
 
 def _lengths(text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -12,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 import scq_gpu as scq
-from scq_gpu import _xp
-from scq_gpu._host_memory import available_bytes
-from scq_gpu.cli import _files
-from scq_gpu.cli._console import Json, Name, Quiet, Talk
-from scq_gpu.codes import code_bytes
+from scq_gpu._core.devices import count_cuda_devices
+from scq_gpu._core.host_memory import available_bytes
+from scq_gpu._core.invalid import fill_invalid
+from scq_gpu.cli._console import Session, app, argument, command, option
+from scq_gpu.search import index_file
 
 _PACKAGES = (
     *("numpy", "scikit-learn", "numba", "cupy-cuda12x", "cupy-cuda13x", "torch", "faiss-cpu", "matplotlib", "dask"),
@@ -24,61 +25,54 @@ _PACKAGES = (
 )
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the app."""
-    app.command()(info)
-    app.command()(demo)
-    app.callback()(_top)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _top(context: typer.Context, version: Annotated[bool, option("Print the version.", "--version")] = False) -> None:
+    """Learned binary codes for similarity search: fit an encoder, encode rows, search codes, measure."""
+    if version:
         print(f"scq-gpu {scq.__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
-def _top(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+@command("name")
+def info(
+    session: Session,
+    path: Annotated[Path | None, argument("A model, an index, codes or rows; without it, this machine.")] = None,
+    verify: Annotated[
+        bool, option("Read all of the file: compare an index's digests, count rows with NaN or inf.", "--verify")
     ] = False,
 ) -> None:
-    """Learned binary codes for similarity search: fit an encoder, encode rows, search codes, measure."""
-
-
-def info(
-    path: Annotated[
-        Path | None,
-        typer.Argument(help="A model, an index, codes or rows; without it, this machine.", show_default=False),
-    ] = None,
-    name: Name = None,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
     """Tell about a file, or about this machine."""
-    talk = Talk(as_json=json, quiet=quiet)
     if path is None:
-        talk.facts("This machine", _machine())
+        session.facts("This machine", _machine())
     elif path.suffix == ".safetensors":
-        talk.facts(str(path), _model_or_index(path))
+        session.facts(str(path), _model_or_index(path, verify=verify))
     elif path.suffix == ".bin":
-        talk.facts(str(path), {"kind": "codes, or other bytes", "bytes": path.stat().st_size})
+        session.facts(str(path), {"kind": "codes, or other bytes", "bytes": path.stat().st_size})
     else:
-        rows = _files.open_rows([path], name)
-        n, d = rows.shape
+        rows = session.open_rows([path])
         kind = "codes, or rows of uint8" if rows.dtype == "uint8" else "rows"
-        talk.facts(str(path), {"kind": kind, "rows": n, "columns": d, "dtype": str(rows.dtype)})
+        facts = {"kind": kind, "rows": rows.shape[0], "columns": rows.shape[1], "dtype": str(rows.dtype)}
+        session.facts(str(path), facts | (_count_invalid(rows) if verify else {}))
+
+
+def _count_invalid(rows: Any) -> dict[str, Any]:
+    """Go through all rows."""
+    step = max(1, (32 << 20) // (rows.shape[1] * rows.dtype.itemsize))
+    return {"verified": True, "invalid_rows": sum(len(fill_invalid(X)[1]) for X in rows.blocks(step))}
 
 
 def _machine() -> dict[str, Any]:
-    count, reason = _xp._cuda_count("cupy")
-    room = available_bytes()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count, reason = count_cuda_devices()
+    memory = available_bytes()
     facts: dict[str, Any] = {
         "scq_gpu": scq.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "cpu_cores": cores,
-        "memory_available": None if room is None else f"{room / 2**30:.1f} GiB",
+        "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_available": None if memory is None else f"{memory / 2**30:.1f} GiB",
         "devices": ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))]),
     }
     if reason:
@@ -93,34 +87,24 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _model_or_index(path: Path) -> dict[str, Any]:
-    try:
-        encoder = scq.load(path)
-    except scq.ModelFileError:
-        try:
-            index = scq.HammingIndex.load(path)
-        except ValueError:
-            index = None
-        if index is None:
-            raise
-        return {"kind": "index", "codes": len(index), "n_bits": index.n_bits}
-    facts: dict[str, Any] = {"kind": "model", "encoder": type(encoder).__name__, "n_bits": encoder.n_bits}
-    facts |= {"bytes_per_row": code_bytes(encoder.n_bits), "n_features": encoder.n_features_in_}
-    for key in ("n_samples_", "n_iter_", "converged_", "scale_"):
-        if hasattr(encoder, key):
-            facts[key.rstrip("_")] = getattr(encoder, key)
-    if len(getattr(encoder, "loss_curve_", ())):
-        facts["loss"] = encoder.loss_curve_[-1]
-    for key, value in encoder.get_params(deep=False).items():
-        if isinstance(value, bool | int | float | str) and key != "verbose":
-            facts.setdefault(key, value)
-    return facts
+def _model_or_index(path: Path, *, verify: bool) -> dict[str, Any]:
+    checked = {"verified": True} if verify else {}
+    kind = index_file.format_of(path)
+    if kind == index_file.FORMAT:
+        index = scq.HammingIndex.load(path, verify=verify)
+        return {"kind": "index", "codes": len(index), "n_bits": index.n_bits} | checked
+    if kind == index_file.VECTOR_FORMAT:
+        vectors = scq.VectorIndex.load(path, verify=verify)
+        return {"kind": "vector index", "vectors": len(vectors), "n_bits": vectors.n_bits} | checked
+    return {"kind": "model", **scq.report.encoder_facts(scq.load(path))} | checked  # its digest is always compared
 
 
+@app.command("demo")
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the picture.")] = Path("demo_output"),
+    output: Annotated[Path, option("Folder for the picture.", "--output", "-o")] = Path("demo_output"),
 ) -> None:
     """Fit and search on handwritten digits: table and picture."""
-    from scq_gpu.demo import main
+    Session()  # for its warnings
+    from scq_gpu.cli.demo import main
 
-    main(["--output", str(output)])
+    main(output)

@@ -12,175 +12,165 @@ import numpy as np
 import typer
 
 import scq_gpu as scq
-from scq_gpu._validate import AP_RULES, TIE_RULES, check_choice
-from scq_gpu._xp import device_of, from_host, namespace, to_device, to_host
-from scq_gpu.cli import _files
-from scq_gpu.cli._console import Device, Json, Labels, Model, Name, Overwrite, Quiet, Talk
-from scq_gpu.codes import code_bytes
+from scq_gpu._core.arrays import device_of, from_host, namespace, to_host
+from scq_gpu._core.bits import code_bytes
+from scq_gpu._core.devices import to_device
+from scq_gpu._core.files import natural_order
+from scq_gpu._core.validate import AP_RULES, METRICS, TIE_RULES
+from scq_gpu.cli._console import Model, Session, command, load_array, option
 
 _REPEATS = 5
+_TEXT = {".txt", ".csv", ".labels"}
+_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
-Rows = Annotated[list[Path], typer.Option("--data", help="Rows to search in; repeat it for several files.")]
-Queries = Annotated[
-    list[Path] | None, typer.Option(help="Rows to search for; if absent, some of the data, taken out of it.")
-]
-QueryLabels = Annotated[Path | None, typer.Option(help="Labels of the queries.")]
-Drawn = Annotated[int, typer.Option("--n-queries", min=1, help="How many queries to take out of the data.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn at random.")]
+Rows = Annotated[list[Path], option("Rows to search in; repeat it for several files.", "--data")]
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the app."""
-    for command in (evaluate, report, bench):
-        app.command()(command)
+Metric = Annotated[str, option(f"What near means: {', '.join(METRICS)}.")]
 
 
-def open_trial(
-    data: list[Path],
-    labels: Path | None,
-    queries: list[Path] | None,
-    query_labels: Path | None,
-    *,
-    name: list[str] | None,
-    n_queries: int,
-    device: str | None,
-    seed: int,
-) -> Any:
+def open_task(session: Session, data: list[Path], *, metric: str = "l2") -> Any:
     """Rows, queries and right answers, from files."""
-    from scq_gpu.trial import Trial
-
-    y, y_query = _files.read_labels(labels, query_labels)
-    return Trial(
-        _files.open_rows(data, name),
+    y, y_query = _read_labels(session.labels, session.query_labels)
+    return scq.evaluation.RetrievalTask(
+        session.open_rows(data),
         y,
-        X_query=_files.open_rows(queries, name) if queries else None,
+        X_query=session.open_rows(session.queries) if session.queries else None,
         query_labels=y_query,
-        n_queries=n_queries,
-        device=device,
-        random_state=seed,
+        metric=metric,
+        n_queries=session.n_queries,
+        device=session.device,
+        random_state=session.seed,
     )
 
 
+def _read_labels(*paths: Path | None) -> list[np.ndarray | None]:
+    """Labels of each file: integers, or 0/1 in columns; words are numbered, the same in all files."""
+    labels = [None if path is None else _read_label_file(path) for path in paths]
+    given = [y for y in labels if y is not None]
+    if any(y.dtype.kind in "US" for y in given):
+        known = np.unique(np.concatenate([y.astype(str) for y in given]))
+        return [None if y is None else np.searchsorted(known, y.astype(str)) for y in labels]
+    return labels
+
+
+def _read_label_file(path: Path) -> np.ndarray:
+    if path.suffix.lower() not in _TEXT:
+        labels = load_array(path)
+        return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    lines = np.array(path.read_text(encoding="utf-8").split("\n"), dtype=str)
+    lines = np.char.strip(lines[:-1] if lines[-1] == "" else lines)
+    if not len(lines) or (lines == "").any():
+        raise ValueError(f"{path} has an empty line {1 + int(np.argmax(lines == ''))}; one label per line is wanted")
+    try:
+        return lines.astype(np.int64)
+    except ValueError:
+        return lines
+
+
+@command("labels", "queries", "query_labels", "n_queries", "seed", "name", "device")
 def evaluate(
+    session: Session,
     model: Model,
     data: Rows,
-    labels: Labels = None,
-    queries: Queries = None,
-    query_labels: QueryLabels = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Answers that precision_at_k looks at.")] = 100,
-    radius: Annotated[int, typer.Option(min=0, help="Hamming radius of precision_at_radius.")] = 2,
-    ap: Annotated[str, typer.Option(help=f"Rule of average precision: {', '.join(AP_RULES)}.")] = "trapezoid",
-    ties: Annotated[str, typer.Option(help=f"Order inside ties: {', '.join(TIE_RULES)}.")] = "database",
-    n_queries: Drawn = 300,
-    seed: Seed = 0,
-    name: Name = None,
-    device: Device = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    k: Annotated[int, option("Answers that precision_at_k looks at.", "-k", min=1)] = 1000,
+    radius: Annotated[int, option("Hamming radius of precision_at_radius.", min=0)] = 2,
+    ap: Annotated[str, option(f"Rule of average precision: {', '.join(AP_RULES)}.")] = "standard",
+    ties: Annotated[str, option(f"Order inside ties: {', '.join(TIE_RULES)}.")] = "database",
+    metric: Metric = "l2",
 ) -> None:
     """Measure how good the answers are.
 
-    With labels, a row is right if it has the query's. Without, the query's 10 nearest rows are right.
+    How many of the query's 10 nearest rows are found by codes (recall), by float queries against the codes (asymmetric)
+    and after ordering 40 or 160 candidates by their floats (rescored); with labels also precision by them.
     """
-    talk = Talk(as_json=json, quiet=quiet)
-    for value, option, choices in ((ap, "ap", AP_RULES), (ties, "ties", TIE_RULES)):
-        _usage(check_choice, value, name=option, choices=choices)
-    encoder = _files.open_model(model, device)
-    trial = open_trial(data, labels, queries, query_labels, name=name, n_queries=n_queries, device=device, seed=seed)
-    talk.note(f"{trial.n_queries:,} queries in {len(trial.database_rows):,} rows")
-    facts = {"encoder": type(encoder).__name__, "n_bits": encoder.n_bits, "queries": trial.n_queries}
-    facts |= {"database": len(trial.database_rows)}
-    talk.facts("Evaluation", facts | trial.figures(encoder, k=k, radius=radius, ap=ap, ties=ties))
+    for rule, value, choices in (("ap", ap, AP_RULES), ("ties", ties, TIE_RULES), ("metric", metric, METRICS)):
+        if value not in choices:
+            raise typer.BadParameter(f"{rule}={value!r} is not one of {', '.join(map(repr, choices))}")
+    encoder = session.open_model(model)
+    task = open_task(session, data, metric=metric)
+    session.note(f"{task.n_queries:,} queries in {len(task.database_rows):,} rows")
+    facts = {"encoder": type(encoder).__name__, "n_bits": encoder.n_bits, "queries": task.n_queries}
+    facts |= {"database": len(task.database_rows)}
+    session.facts("Evaluation", facts | task.measure(encoder, k=k, radius=radius, ap=ap, ties=ties))
 
 
-def _usage(check: Callable[..., object], *args: object, **options: object) -> None:
-    """A check whose failure is one of usage."""
-    try:
-        check(*args, **options)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
+@command("labels", "n_queries", "seed", "overwrite", "name", "device")
 def report(
+    session: Session,
     model: Model,
     data: Rows,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page, .html.")] = Path("report.html"),
-    labels: Labels = None,
+    output: Annotated[Path, option("The page, .html.", "--output", "-o")] = Path("report.html"),
     images: Annotated[
-        Path | None, typer.Option(help="Pictures of the rows: .npy (n, height, width[, 3]) or a folder of files.")
+        Path | None, option("Pictures of the rows: .npy (n, height, width[, 3]) or a folder of files.")
     ] = None,
-    n_queries: Drawn = 300,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="Leave out the figures that need other encoders fitted.")
-    ] = False,
-    seed: Seed = 0,
-    overwrite: Overwrite = False,
-    name: Name = None,
-    device: Device = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    fast: Annotated[bool, option("Leave out the figures that need other encoders fitted.", "--fast")] = False,
 ) -> None:
     """Write a page about a model: figures, facts, a gallery.
 
     It is one HTML file that needs no network. Some of the data, taken out at random, are the queries.
     """
-    talk = Talk(as_json=json, quiet=quiet)
-    _files.check_output(output, overwrite=overwrite, endings=[".html"])
-    encoder = _files.open_model(model, device)
-    rows = _files.open_rows(data, name)
-    (y,) = _files.read_labels(labels)
-    pictures = None if images is None else _files.read_images(images)
-    talk.note(f"measuring {model.name} on {rows.shape[0]:,} rows")
-    from scq_gpu.report import write_report
-
-    numbers = write_report(
+    session.check_output(output, [".html"])
+    encoder = session.open_model(model)
+    rows = session.open_rows(data)
+    session.note(f"measuring {model.name} on {rows.shape[0]:,} rows")
+    numbers = scq.report.write_report(
         output,
         encoder,
         rows,
-        labels=y,
-        images=pictures,
-        n_queries=n_queries,
+        labels=_read_labels(session.labels)[0],
+        images=None if images is None else _read_images(images),
+        n_queries=session.n_queries,
         refit=not fast,
-        random_state=seed,
+        random_state=session.seed,
         name=model.name,
     )
-    talk.summary("Report", {"output": output, **numbers, "bytes": output.stat().st_size})
+    session.summary("Report", {"output": output, **numbers, "bytes": output.stat().st_size})
 
 
+def _read_images(path: Path) -> Any:
+    """An array of images, or the image files of a folder in the natural order of their names."""
+    if not path.is_dir():
+        return load_array(path)
+    found = [p for p in path.iterdir() if p.suffix.lower() in _IMAGES and not p.name.startswith(".")]
+    if not found:
+        raise ValueError(f"{path} is a folder without images ({', '.join(sorted(_IMAGES))})")
+    return sorted(found, key=natural_order)
+
+
+@command("device")
 def bench(
-    model: Annotated[Path | None, typer.Option(help="Encode with this model rather than with one made up.")] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Rows to encode, random float32.")] = 100_000,
-    features: Annotated[int, typer.Option(min=1, help="Features of a row; a model brings its own.")] = 512,
-    bits: Annotated[int, typer.Option(min=1, help="Bits of a code; a model brings its own.")] = 32,
-    device: Device = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    session: Session,
+    model: Annotated[Path | None, option("Encode with this model rather than with one made up.")] = None,
+    rows: Annotated[int, option("Rows to encode, random float32.", min=1)] = 100_000,
+    features: Annotated[int, option("Features per row; a model brings its own.", min=1)] = 512,
+    bits: Annotated[int, option("Bits per code; a model brings its own.", min=1)] = 32,
 ) -> None:
     """Measure how fast this machine encodes.
 
     Beside it stand the bare matrix product and, if it is installed, Faiss.
     """
-    talk = Talk(as_json=json, quiet=quiet)
-    _files.require_device(device)
+    session.check_device()
     encoder = scq.load(model) if model is not None else _made_up(features, bits)
-    d = encoder.n_features_in_
+    n_bits, d = encoder.n_bits, encoder.n_features_in_
     X = np.random.default_rng(0).standard_normal((rows, d), dtype=np.float32)
-    talk.note(f"encoding {rows:,} rows of {d:,} float32 features to {encoder.n_bits} bits, best of {_REPEATS}")
-    seconds = _best_times(dict(_contenders(encoder, X, device)))
+    session.note(f"encoding {rows:,} rows of {d:,} float32 features to {n_bits} bits, best of {_REPEATS}")
+    seconds = _best_times(dict(_contenders(encoder, X, session.device)))
     bare = seconds.get("product alone")
-    table = [
-        [title, 1e3 * s, rows / s, X.nbytes / s / 1e9, None if bare is None else s / bare]
-        for title, s in seconds.items()
+    results = [
+        {
+            "what": what,
+            "milliseconds": 1e3 * s,
+            "rows_per_second": rows / s,
+            "gigabytes_per_second": X.nbytes / s / 1e9,
+            "times_product": None if bare is None else s / bare,
+        }
+        for what, s in seconds.items()
     ]
-    columns = ["", "ms", "rows/s", "GB/s read", "x product"]
-    keys = ("what", "milliseconds", "rows_per_second", "gigabytes_per_second", "times_product")
-    facts = {"rows": rows, "features": d, "n_bits": encoder.n_bits, "device": device or "cpu"}
-    results = [dict(zip(keys, line, strict=True)) for line in table]
-    shown = [[line[0], f"{line[1]:.2f}", f"{line[2]:,.0f}", f"{line[3]:.2f}", line[4]] for line in table]
-    title = (
-        f"{rows:,} x {d:,} float32 to {encoder.n_bits} bits ({code_bytes(encoder.n_bits)} bytes) on {facts['device']}"
-    )
-    talk.table(title, columns, shown, facts | {"results": results})
+    device = session.device or "cpu"
+    title = f"{rows:,} x {d:,} float32 to {n_bits} bits ({code_bytes(n_bits)} bytes) on {device}"
+    facts = {"rows": rows, "features": d, "n_bits": n_bits, "device": device, "results": results}
+    session.table(title, results, facts)
 
 
 def _made_up(features: int, bits: int) -> Any:

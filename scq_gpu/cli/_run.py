@@ -6,24 +6,25 @@ import contextlib
 import errno
 import os
 import sys
+import warnings
 from typing import Any
 
 import typer
 
-from scq_gpu.cli import _learn, _machine, _measure, _use
-from scq_gpu.cli._console import Lacking, app, say, short_warnings
+from scq_gpu.cli import _learn, _machine, _measure, _use  # noqa: F401 - they add their commands to the app
+from scq_gpu.cli._console import Lacking, app, say
 
 BAD_DATA, BAD_USAGE, LACKING, CANNOT_WRITE, INTERRUPTED, NO_READER = 1, 2, 3, 4, 130, 141
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's, or that of the click inside newer typers
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_ORDER = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "info", "demo"]
 
-for _module in (_learn, _use, _measure, _machine):
-    _module.add_commands(app)
+app.registered_commands.sort(key=lambda command: _ORDER.index(str(command.name)))
 
 
 def run(arguments: list[str]) -> int:
     """Run a command; failures become one line on standard error and an exit code."""
-    with short_warnings():
+    with warnings.catch_warnings():
         try:
             code = app(args=arguments, prog_name="scq-gpu", standalone_mode=False)
             if code == INTERRUPTED:  # newer typers return it, older ones raise Abort
@@ -46,25 +47,22 @@ def run(arguments: list[str]) -> int:
 
 def _explain(error: Exception) -> int:
     """Say in one line what went wrong, and return the exit code; what nobody foresaw is raised again."""
+    message, code = str(error), BAD_DATA
     if isinstance(error, _USAGE_ERROR):
         context = getattr(error, "ctx", None)
         command = "scq-gpu" if context is None else context.command_path
-        say(f"{error.format_message()} (see {command} --help)")
-        return BAD_USAGE
-    if isinstance(error, Lacking | ImportError):
-        say(str(error))
-        return LACKING
-    if isinstance(error, OSError) and error.errno in _DISK:
-        say(f"the system refuses: {error}")
+        message, code = f"{error.format_message()} (see {command} --help)", BAD_USAGE
+    elif isinstance(error, Lacking | ImportError):
+        code = LACKING
+    elif isinstance(error, OSError) and error.errno in _DISK:
+        message, code = f"the system refuses: {error}", CANNOT_WRITE
         _drop_output()
-        return CANNOT_WRITE
-    if isinstance(error, MemoryError):
-        say(f"not enough memory{': ' if str(error) else ''}{error}")
-        return BAD_DATA
-    if isinstance(error, OSError | ValueError | TypeError | RuntimeError):
-        say(str(error))
-        return BAD_DATA
-    raise error
+    elif isinstance(error, MemoryError):
+        message = f"not enough memory{': ' if str(error) else ''}{error}"
+    elif not isinstance(error, OSError | ValueError | TypeError | RuntimeError):
+        raise error
+    say(message)
+    return code
 
 
 def _drop_output() -> None:

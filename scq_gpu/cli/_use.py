@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,100 +16,92 @@ import typer
 from tqdm import tqdm
 
 import scq_gpu as scq
-from scq_gpu._xp import to_device, to_host
-from scq_gpu.cli import _files
-from scq_gpu.cli._console import Data, Device, Json, Model, Name, Overwrite, Quiet, Talk
-from scq_gpu.codes import code_bytes
-from scq_gpu.interchange.formats import FORMATS
-from scq_gpu.io import replace_file
+from scq_gpu._core.arrays import to_host
+from scq_gpu._core.bits import code_bytes
+from scq_gpu._core.devices import to_device
+from scq_gpu._core.files import replace_file
+from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, load_array, option
+from scq_gpu.io.formats import FORMATS
 
 _RESCORED = 10  # answers looked at by their floats, for each one wanted
 _SHOWN = 10  # queries printed
 _PAIRS = 1 << 30  # queries times codes between two steps of the progress bar
 _MODEL_EXPORTS = ("onnx", "faiss")
+_FORMATS_HELP = f"For a model: {', '.join(_MODEL_EXPORTS)}. For codes: {', '.join(FORMATS)}."
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the app."""
-    for command in (encode, search, export):
-        app.command()(command)
-
-
+@command("overwrite", "name", "device")
 def encode(
+    session: Session,
     model: Model,
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Codes: .npy (uint8 array) or .bin (bytes alone).")],
+    output: Annotated[Path, option("Codes: .npy (uint8 array) or .bin (bytes alone).", "--output", "-o")],
     resume: Annotated[
-        bool, typer.Option("--resume", help="When stopped, keep what is done (OUTPUT.partial); run again to go on.")
+        bool, option("When stopped, keep what is done (OUTPUT.partial); run again to go on.", "--resume")
     ] = False,
-    overwrite: Overwrite = False,
-    name: Name = None,
-    device: Device = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    on_invalid: Annotated[
+        str, option("Rows with NaN or inf: raise, skip or zero; OUTPUT.invalid.npy lists them.", "--on-invalid")
+    ] = "raise",
 ) -> None:
     """Encode rows as packed binary codes."""
-    talk = Talk(as_json=json, quiet=quiet)
-    _files.check_output(output, overwrite=overwrite)
-    encoder = _files.open_model(model, device)
-    rows = _files.open_rows(data, name)
-    n, width = rows.shape[0], code_bytes(encoder.n_bits)
-    talk.note(f"encoding {n:,} rows of {rows.shape[1]:,} {rows.dtype} features to {encoder.n_bits} bits")
+    session.check_output(output)
+    encoder = session.open_model(model)
+    rows = session.open_rows(data)
+    n, d = rows.shape
+    session.note(f"encoding {n:,} rows of {d:,} {rows.dtype} features to {encoder.n_bits} bits")
     started = time.perf_counter()
     with contextlib.nullcontext() if resume else _no_partial(output):
-        scq.encode_file(encoder, rows, output, overwrite=overwrite, progress=not quiet)
+        scq.encode_file(
+            encoder, rows, output, overwrite=session.overwrite, on_invalid=on_invalid, progress=not session.quiet
+        )
+    report = output.with_name(f"{output.name}.invalid.npy")
+    invalid = len(np.load(report, mmap_mode="r")) if on_invalid != "raise" and report.exists() else 0
     seconds = time.perf_counter() - started
-    facts = {"output": output, "rows": n, "n_bits": encoder.n_bits, "bytes_per_row": width}
-    talk.summary("Encoded", facts | {"seconds": seconds, "rows_per_second": n / seconds})
+    facts = {"output": output, "rows": n, "n_bits": encoder.n_bits, "bytes_per_row": code_bytes(encoder.n_bits)}
+    if on_invalid != "raise":
+        facts |= {"invalid_rows": invalid} | ({"invalid_rows_in": report} if invalid else {})
+    session.summary("Encoded", facts | {"seconds": seconds, "rows_per_second": n / seconds})
 
 
 @contextlib.contextmanager
 def _no_partial(output: Path) -> Iterator[None]:
     """Remove what a failed run leaves, unless an earlier one left it there to go on from."""
-    left = [output.with_name(f"{output.name}.partial"), output.with_name(f"{output.name}.partial.json")]
+    left = [output.with_name(f"{output.name}{ending}") for ending in (".partial", ".partial.json", ".partial.invalid")]
     ours = not any(path.exists() for path in left)
     try:
         yield
     except BaseException as error:
-        if ours:
-            for path in left:
-                path.unlink(missing_ok=True)
-        if ours and isinstance(error, OSError) and error.errno and not isinstance(error, FileExistsError):
-            why = os.strerror(error.errno)
-            raise OSError(
-                error.errno, f"{why}: could not write {output}; with --resume it could go on later"
-            ) from error
-        raise
+        if not ours:
+            raise
+        for path in left:
+            path.unlink(missing_ok=True)
+        if not isinstance(error, OSError) or not error.errno or isinstance(error, FileExistsError):
+            raise
+        message = f"{os.strerror(error.errno)}: could not write {output}; with --resume it could go on later"
+        raise OSError(error.errno, message) from error
 
 
+@command("overwrite", "name", "device")
 def search(
+    session: Session,
     model: Model,
-    codes: Annotated[Path, typer.Argument(help="Codes (.npy, .bin) or an index (.safetensors).", show_default=False)],
-    queries: Annotated[list[Path], typer.Argument(help="Rows to search for, as for `encode`.", show_default=False)],
-    k: Annotated[int, typer.Option("-k", min=1, help="Answers to each query.")] = 10,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write all answers: .npz, .csv or .jsonl.")
-    ] = None,
+    codes: Annotated[Path, argument("Codes (.npy, .bin) or an index (.safetensors).")],
+    queries: Annotated[list[Path], argument("Rows to search for, as for `encode`.")],
+    k: Annotated[int, option("Answers per query.", "-k", min=1)] = 10,
+    output: Annotated[Path | None, option("Write all answers: .npz, .csv or .jsonl.", "--output", "-o")] = None,
     asymmetric: Annotated[
-        bool, typer.Option("--asymmetric", help="Compare projections of the queries, not their bits, with the codes.")
+        bool, option("Compare projections of the queries, not their bits, with the codes.", "--asymmetric")
     ] = False,
     rescore: Annotated[
-        Path | None, typer.Option(help=f"The rows behind the codes: order {_RESCORED} k answers by their floats.")
+        Path | None, option(f"The rows behind the codes: order {_RESCORED} k answers by their floats.")
     ] = None,
-    overwrite: Overwrite = False,
-    name: Name = None,
-    device: Device = None,
-    json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find the codes nearest to each query."""
-    talk = Talk(as_json=json, quiet=quiet)
-    if output is not None:
-        _files.check_output(output, overwrite=overwrite, endings=_files.ANSWERS)
-    encoder = _files.open_model(model, device)
-    index = _files.open_index(codes, encoder.n_bits, device)
-    rows = _files.open_rows(queries, name)
-    floats = None if rescore is None else np.asarray(_files.open_rows([rescore], name))
+    session.check_output(output, _ANSWERS)
+    encoder = session.open_model(model)
+    index = _open_index(codes, encoder.n_bits, session.device)
+    rows = session.open_rows(queries)
+    floats = None if rescore is None else np.asarray(session.open_rows([rescore]))
     if floats is not None and len(floats) != len(index):
         raise ValueError(f"{rescore} holds {len(floats):,} rows and {codes} {len(index):,} codes; they must match")
     wanted = min(k if floats is None else _RESCORED * k, len(index))
@@ -117,28 +110,38 @@ def search(
         if asymmetric:
             distances, ids = scq.asymmetric_search(encoder, X, index, wanted)
         else:
-            distances, ids = index.search(to_device(to_host(encoder.encode(X)), device), wanted)
+            distances, ids = index.search(to_device(to_host(encoder.encode(X)), session.device), wanted)
         if floats is not None:
             distances, ids = scq.rescore(X, floats, to_host(ids), k=min(k, len(index)))
         return to_host(distances), to_host(ids)
 
     started = time.perf_counter()
-    distances, ids = _in_parts(find, np.asarray(rows), step=max(1, _PAIRS // len(index)), quiet=quiet)
+    distances, ids = _in_parts(find, np.asarray(rows), step=max(1, _PAIRS // len(index)), quiet=session.quiet)
     seconds = time.perf_counter() - started
     facts: dict[str, Any] = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
     if output is not None:
-        _files.write_answers(output, distances, ids)
-        talk.summary("Searched", {"output": output, **facts})
+        replace_file(output, _ANSWERS[output.suffix.lower()](distances, ids))
+        session.summary("Searched", {"output": output, **facts})
         return
-    shown = [[q, *(f"{i} ({d:g})" for i, d in zip(ids[q], distances[q], strict=True))] for q in range(len(ids))]
-    more = len(shown) - _SHOWN
-    talk.table(
-        "Rows found (distance)",
-        ["query", *(str(rank + 1) for rank in range(ids.shape[1]))],
-        shown[:_SHOWN],
-        facts | {"ids": ids.tolist(), "distances": distances.tolist()},
-        note=f"and {more:,} queries more: -o FILE writes all" if more > 0 else "",
-    )
+    answers = zip(ids[:_SHOWN], distances[:_SHOWN], strict=True)
+    shown = [
+        {"query": q} | {str(rank): f"{i} ({d:g})" for rank, (i, d) in enumerate(zip(*pair, strict=True), start=1)}
+        for q, pair in enumerate(answers)
+    ]
+    more = len(ids) - len(shown)
+    note = f"and {more:,} queries more: -o FILE writes all" if more else ""
+    facts |= {"ids": ids.tolist(), "distances": distances.tolist()}
+    session.table("Rows found (distance)", shown, facts, note=note)
+
+
+def _open_index(path: Path, n_bits: int, device: str | None) -> Any:
+    """Codes to search: an index file, or codes as ``scq-gpu encode`` writes them."""
+    if path.suffix != ".safetensors":
+        return scq.HammingIndex(to_device(_open_codes(path, n_bits), device), n_bits)
+    index = scq.HammingIndex.load(path, device=device)
+    if index.n_bits != n_bits:
+        raise ValueError(f"{path} holds codes of {index.n_bits} bits, and the model makes {n_bits}")
+    return index
 
 
 def _in_parts(
@@ -154,32 +157,48 @@ def _in_parts(
     return np.concatenate(distances), np.concatenate(ids)
 
 
+def _array_bytes(save: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray) -> bytes:
+    """What `numpy.save` or `numpy.savez` writes."""
+    buffer = io.BytesIO()
+    save(buffer, *arrays, **named)
+    return buffer.getvalue()
+
+
+def _csv(distances: np.ndarray, ids: np.ndarray) -> bytes:
+    queries, ranks = np.indices(ids.shape)
+    columns = [x.ravel().tolist() for x in (queries, ranks, ids, distances)]
+    return join_csv(["query", "rank", "id", "distance"], zip(*columns, strict=True))
+
+
+def _jsonl(distances: np.ndarray, ids: np.ndarray) -> bytes:
+    answers = enumerate(zip(ids.tolist(), distances.tolist(), strict=True))
+    return join_lines(json.dumps({"query": q, "ids": found, "distances": far}) for q, (found, far) in answers)
+
+
+_ANSWERS: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
+    ".npz": lambda distances, ids: _array_bytes(np.savez, distances=distances, ids=ids),
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+}
+"""Results of a search as the content of a file: arrays, one line per answer, or one line per query."""
+
+
+@command("overwrite")
 def export(
-    source: Annotated[Path, typer.Argument(help="Model file, or codes (.npy, .bin).", show_default=False)],
-    to: Annotated[
-        str,
-        typer.Option(
-            help=f"For a model: {', '.join(_MODEL_EXPORTS)}. For codes: {', '.join(FORMATS)}.",
-            autocompletion=lambda: [*_MODEL_EXPORTS, *FORMATS],
-        ),
-    ],
+    session: Session,
+    source: Annotated[Path, argument("Model file, or codes (.npy, .bin).")],
+    to: Annotated[str, option(_FORMATS_HELP, autocompletion=lambda: [*_MODEL_EXPORTS, *FORMATS])],
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="The file; for codes .npy, or .txt for formats that are strings."),
+        Path, option("The file; for codes .npy, or .txt for formats that are strings.", "--output", "-o")
     ],
-    bits: Annotated[
-        int | None, typer.Option(min=1, help="Length of the codes; all bits of their bytes if absent.")
-    ] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    bits: Annotated[int | None, option("Length of the codes; all bits of their bytes if absent.", min=1)] = None,
 ) -> None:
     """Write a model or codes for other software."""
-    talk = Talk(as_json=json, quiet=quiet)
-    _files.check_output(output, overwrite=overwrite)
-    content = _export_model(source, to) if source.suffix == ".safetensors" else _export_codes(source, bits, to, output)
+    session.check_output(output)
+    is_model = source.suffix == ".safetensors"
+    content = _export_model(source, to) if is_model else _export_codes(session, source, bits, to, output)
     replace_file(output, content)
-    talk.summary("Exported", {"output": output, "format": to, "bytes": len(content)})
+    session.summary("Exported", {"output": output, "format": to, "bytes": len(content)})
 
 
 def _export_model(path: Path, to: str) -> bytes:
@@ -197,15 +216,32 @@ def _export_model(path: Path, to: str) -> bytes:
     return content.tobytes()
 
 
-def _export_codes(path: Path, bits: int | None, to: str, output: Path) -> bytes:
+def _export_codes(session: Session, path: Path, bits: int | None, to: str, output: Path) -> bytes:
     if to not in FORMATS:
         raise typer.BadParameter(f"codes can be exported to {', '.join(FORMATS)}, not to {to!r}")
-    n_bits = _files.stored_bits(path) if bits is None else bits
-    converted = scq.convert(_files.open_codes(path, n_bits), n_bits, to=to)
+    codes = _open_codes(path, bits)
+    converted = scq.convert(codes, bits or 8 * codes.shape[1], to=to)
     strings = isinstance(converted, list) or converted.dtype.kind == "U"
-    _files.check_output(output, overwrite=True, endings=[".txt" if strings else ".npy"])
-    if strings:
-        return "".join(f"{line}\n" for line in converted).encode()
-    buffer = io.BytesIO()
-    np.save(buffer, converted)
-    return buffer.getvalue()
+    session.check_output(output, [".txt" if strings else ".npy"])
+    return join_lines(converted) if strings else _array_bytes(np.save, converted)
+
+
+def _open_codes(path: Path, n_bits: int | None) -> np.ndarray:
+    """Codes that ``scq-gpu encode`` wrote, left on disk until they are used; None means all bits of their bytes."""
+    if path.suffix not in (".npy", ".bin"):
+        raise ValueError(f"{path} has the ending {path.suffix!r}; codes are .npy, .bin or an index (.safetensors)")
+    if path.suffix == ".npy":
+        codes = load_array(path)
+        n_bits = n_bits or 8 * max(1, codes.shape[1] if codes.ndim == 2 else 1)
+        width = code_bytes(n_bits)
+        if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != width:
+            raise ValueError(
+                f"{path} holds {codes.dtype} of shape {codes.shape}; codes of {n_bits} bits are uint8 (n, {width})"
+            )
+        return codes
+    if n_bits is None:
+        raise ValueError(f"{path} does not say how long its codes are; pass --bits")
+    size, width = path.stat().st_size, code_bytes(n_bits)
+    if not size or size % width:
+        raise ValueError(f"{path} has {size} bytes, which is no number of codes of {width} bytes ({n_bits} bits)")
+    return np.memmap(path, dtype=np.uint8, mode="r", shape=(size // width, width))

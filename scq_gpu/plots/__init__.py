@@ -1,7 +1,7 @@
 """Pictures of encoders and codes, drawn with matplotlib: data in, axes out.
 
-Every function draws on the axes it is given, or on new ones, and returns them. Colours can be told apart by
-colour-blind readers, and lines differ in marker or dash as well. Ink and colours follow the background of the axes: on
+Every function draws on the axes it is given, or on new ones, and returns them. Colors can be told apart by
+color-blind readers, and lines differ in marker or dash as well. Ink and colors follow the background of the axes: on
 a dark one (``with plots.theme(dark=True):``, or matplotlib's own ``dark_background``) they are light.
 """
 

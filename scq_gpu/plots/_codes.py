@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from scq_gpu import _ranking
-from scq_gpu._validate import check_code_pair, check_codes, check_integer, check_labels
-from scq_gpu._xp import Array, row_slices, to_host
-from scq_gpu.codes import unpack
-from scq_gpu.plots._style import (
-    Axes,
-    add_legend,
-    colours_of,
-    label_axes,
-    line_styles,
-    new_axes,
-    percent_ticks,
-    themed,
-    whole_ticks,
-)
+from scq_gpu._core.arrays import Array, row_slices, to_host
+from scq_gpu._core.codes import unpack
+from scq_gpu._core.validate import check_code_pair, check_codes, check_integer, check_labels
+from scq_gpu.metrics import ranking
+from scq_gpu.plots._style import Axes, colors_of, finish_axes, line_styles, new_axes, themed
 
 _BLOCK_ROWS = 1 << 16
 _SHADES = 256
@@ -51,8 +41,7 @@ def distance_histograms(
 
     Examples
     --------
-    >>> import matplotlib, numpy as np
-    >>> matplotlib.use("agg")
+    >>> import numpy as np
     >>> from scq_gpu import plots
     >>> database = np.array([[0b0], [0b1], [0b111]], dtype=np.uint8)
     >>> ax = plots.distance_histograms(database[:1], database[1:], np.array([7]), np.array([7, 5]), n_bits=3)
@@ -62,22 +51,19 @@ def distance_histograms(
     queries, database = check_code_pair(query_codes, database_codes)
     labels = check_labels(query_labels, database_labels, n_queries=queries.shape[0], n=database.shape[0])
     length = 8 * queries.shape[1] if n_bits is None else check_integer(n_bits, name="n_bits", minimum=1)
-    found = _ranking.scan(queries, database, *labels)
+    found = ranking.scan(queries, database, *labels)
     same = found.hits.sum(axis=0)
     other = found.counts.sum(axis=0) - same
     ax = new_axes(ax)
     edges = np.arange(length + 2) - 0.5
-    for counts, label, style in zip((same, other), ("same class", "other class"), line_styles(ax, 2), strict=True):
+    names = "same class", "other class"
+    for counts, label, style in zip((same, other), names, line_styles(ax, 2), strict=True):
         shares = counts[: length + 1] / max(counts.sum(), 1)
-        look = {"color": style["color"], "linestyle": style["linestyle"]}
         ax.stairs(shares, edges, fill=True, alpha=0.3, label=label, color=style["color"])
-        ax.stairs(shares, edges, linewidth=1.4, **look)
+        ax.stairs(shares, edges, linewidth=1.4, color=style["color"], linestyle=style["linestyle"])
     ax.set_xlim(-0.5, length + 0.5)
-    percent_ticks(ax.yaxis)
-    whole_ticks(ax.xaxis)
-    label_axes(ax, title="Distances of pairs", x="Hamming distance (bits)", y="share of pairs")
-    add_legend(ax, ("same class", "other class"))
-    return ax
+    x, y = "Hamming distance (bits)", "share of pairs"
+    return finish_axes(ax, title="Distances of pairs", x=x, y=y, names=names, percent="y", whole="x")
 
 
 @themed
@@ -96,8 +82,7 @@ def bit_balance(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import matplotlib, numpy as np
-    >>> matplotlib.use("agg")
+    >>> import numpy as np
     >>> from scq_gpu import plots
     >>> ax = plots.bit_balance(np.array([[0b01], [0b11]], dtype=np.uint8), n_bits=2)
     >>> [float(bar.get_height()) for bar in ax.patches]
@@ -110,13 +95,8 @@ def bit_balance(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axes:
     ax.bar(np.arange(n_bits), shares, width=0.8 if n_bits <= 64 else 1.0, color=style["color"])
     ax.axhline(0.5, color=accent["color"], linestyle="--", linewidth=1.4)
     ax.set(xlim=(-0.6, n_bits - 0.4), ylim=(0, 1))
-    percent_ticks(ax.yaxis)
-    whole_ticks(ax.xaxis)
-    off = float(np.abs(shares - 0.5).max())
-    label_axes(
-        ax, title=f"Balance of bits (at most {100 * off:.0f} points off half)", x="bit", y="codes with the bit set"
-    )
-    return ax
+    title = f"Balance of bits (at most {100 * np.abs(shares - 0.5).max():.0f} points off half)"
+    return finish_axes(ax, title=title, x="bit", y="codes with the bit set", percent="y", whole="x")
 
 
 @themed
@@ -136,8 +116,7 @@ def bit_correlation(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axe
 
     Examples
     --------
-    >>> import matplotlib, numpy as np
-    >>> matplotlib.use("agg")
+    >>> import numpy as np
     >>> from scq_gpu import plots
     >>> ax = plots.bit_correlation(np.array([[0b01], [0b10], [0b01]], dtype=np.uint8), n_bits=2)
     >>> round(float(ax.images[0].get_array()[0, 1]), 6)
@@ -152,7 +131,7 @@ def bit_correlation(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axe
     R = covariance / np.outer(spread, spread)
     np.fill_diagonal(R, 0)
     ax = new_axes(ax)
-    blue, red = colours_of(ax)["series"][:2]
+    blue, red = colors_of(ax)["series"][:2]
     # strength is opacity, so that 0 is the background, whatever it is
     ends = [(*to_rgb(blue), 1), (*to_rgb(blue), 0), (*to_rgb(red), 0), (*to_rgb(red), 1)]
     shades = LinearSegmentedColormap.from_list("correlation", list(zip((0, 0.5, 0.5, 1), ends, strict=True)), N=_SHADES)
@@ -163,10 +142,7 @@ def bit_correlation(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axe
     bar.solids.set_rasterized(True)  # as vectors, see-through shades show their seams
     ax.grid(False)
     ax.spines[:].set_visible(True)
-    whole_ticks(ax.xaxis)
-    whole_ticks(ax.yaxis)
-    label_axes(ax, title=f"Correlation of bits (at most {most:.2f})", x="bit", y="bit")
-    return ax
+    return finish_axes(ax, title=f"Correlation of bits (at most {most:.2f})", x="bit", y="bit", whole="xy")
 
 
 def _bit_sums(codes: Array, n_bits: int) -> tuple[int, np.ndarray, np.ndarray]:

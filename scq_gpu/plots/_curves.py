@@ -7,21 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scq_gpu._validate import check_array, check_integer
-from scq_gpu._xp import to_host
-from scq_gpu.plots._style import (
-    Axes,
-    add_legend,
-    colours_of,
-    label_axes,
-    line_styles,
-    new_axes,
-    percent_ticks,
-    themed,
-    whole_ticks,
-)
-
-_METRICS = {"mean_average_precision": "mAP"}
+from scq_gpu._core.arrays import to_host
+from scq_gpu._core.validate import check_array, check_integer
+from scq_gpu.plots._style import Axes, colors_of, finish_axes, line_styles, new_axes, themed
 
 
 @themed
@@ -40,8 +28,7 @@ def loss_curve(fitted: Any, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import matplotlib, numpy as np, scq_gpu as scq
-    >>> matplotlib.use("agg")
+    >>> import numpy as np, scq_gpu as scq
     >>> X = np.random.default_rng(0).normal(size=(300, 16))
     >>> encoder = scq.OgE(n_bits=8, max_iter=20, tol=0, random_state=0).fit(X)
     >>> ax = scq.plots.loss_curve(encoder)
@@ -53,15 +40,12 @@ def loss_curve(fitted: Any, *, ax: Axes | None = None) -> Axes:
     for style, (name, losses) in zip(line_styles(ax, len(curves)), curves.items(), strict=True):
         every = {"markevery": [-1], **style}  # a marker on the last point tells lines apart, not each iteration
         ax.plot(np.arange(1, len(losses) + 1), losses, label=name, **every)
-    whole_ticks(ax.xaxis)
-    label_axes(ax, title="Training loss", x="iteration", y="loss")
-    add_legend(ax, curves)
-    return ax
+    return finish_axes(ax, title="Training loss", x="iteration", y="loss", names=curves, whole="x")
 
 
 @themed
 def bits_curve(results: Any, *, metric: str = "mean_average_precision", ax: Axes | None = None) -> Axes:
-    """Quality against the length of the codes, a line for each method.
+    """Quality against the length of the codes, one line per method.
 
     Parameters
     ----------
@@ -78,8 +62,6 @@ def bits_curve(results: Any, *, metric: str = "mean_average_precision", ax: Axes
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
     >>> from scq_gpu import plots
     >>> ax = plots.bits_curve({"OgE": {8: 0.51, 16: 0.62, 32: 0.65}, "LSH": {8: 0.2, 16: 0.3, 32: 0.4}})
     >>> ax.get_ylabel(), [text.get_text() for text in ax.get_xticklabels()]
@@ -94,11 +76,9 @@ def bits_curve(results: Any, *, metric: str = "mean_average_precision", ax: Axes
     ax.set_xscale("log", base=2)
     ax.set_xticks(lengths, [str(bits) for bits in lengths])
     ax.minorticks_off()
-    percent_ticks(ax.yaxis)
-    shown = _METRICS.get(metric, metric.replace("_", " "))
-    label_axes(ax, title=f"{shown} against code length", x="bits a vector", y=shown)
-    add_legend(ax, curves)
-    return ax
+    shown = "mAP" if metric == "mean_average_precision" else metric.replace("_", " ")
+    title = f"{shown} against code length"
+    return finish_axes(ax, title=title, x="bits per vector", y=shown, names=curves, percent="y")
 
 
 @themed
@@ -118,8 +98,7 @@ def scale_path(path: Any, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import matplotlib, numpy as np, scq_gpu as scq
-    >>> matplotlib.use("agg")
+    >>> import numpy as np, scq_gpu as scq
     >>> X = np.random.default_rng(0).normal(size=(300, 16)) @ np.diag(1 / np.arange(1, 17))
     >>> path = scq.scale_path(X, 4, [1.0, 2.0, 4.0], encoder=scq.OnE(random_state=0))
     >>> scq.plots.scale_path(path).get_xlabel()
@@ -134,17 +113,17 @@ def scale_path(path: Any, *, ax: Axes | None = None) -> Axes:
     right.plot(s, variance, **second)
     right.spines["right"].set_visible(True)
     right.grid(False)
-    label_axes(ax, title="Loss and variance over the scale", x="scale", y="quantization loss per bit")
+    finish_axes(ax, title="Loss and variance over the scale", x="scale", y="quantization loss per bit")
     right.set_ylabel("retained variance, % of PCA's")
     for axis, style in ((ax, first), (right, second)):
         axis.yaxis.label.set_color(style["color"])
         axis.tick_params(axis="y", colors=style["color"])
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ink = colours_of(ax)["ink"]
+    ink = colors_of(ax)["ink"]
     ax.axvline(path.auto, color=ink, linestyle=":", linewidth=1.2)
-    place = {"xycoords": ("data", "axes fraction"), "xytext": (4, -4), "textcoords": "offset points"}
-    ax.annotate(f"auto: {path.auto:.3g}", (path.auto, 1), va="top", color=ink, **place)
+    beside = {"xycoords": ("data", "axes fraction"), "xytext": (4, -4), "textcoords": "offset points"}
+    ax.annotate(f"auto: {path.auto:.3g}", (path.auto, 1), va="top", color=ink, **beside)
     return ax
 
 
@@ -165,8 +144,6 @@ def precision_recall(curves: Any, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
     >>> from scq_gpu import plots
     >>> ax = plots.precision_recall(([1.0, 0.5, 0.6], [0.2, 0.5, 1.0]))
     >>> ax.get_xlabel()
@@ -177,15 +154,12 @@ def precision_recall(curves: Any, *, ax: Axes | None = None) -> Axes:
     for style, (name, (precision, recall)) in zip(line_styles(ax, len(named)), named.items(), strict=True):
         precision, recall = _numbers(precision, "precision"), _numbers(recall, "recall")
         if precision.shape != recall.shape:
-            raise ValueError(f"precision has {len(precision)} entries and recall {len(recall)}; one a radius each")
+            raise ValueError(f"precision has {len(precision)} entries and recall {len(recall)}; one per radius each")
         moved = np.concatenate([[True], np.diff(recall) > 0])  # radii that find nothing more are the same point
         ax.plot(recall[moved], precision[moved], label=name, **{**style, "markersize": 4})
     ax.set(xlim=(0, 1), ylim=(0, 1.02))
-    percent_ticks(ax.xaxis)
-    percent_ticks(ax.yaxis)
-    label_axes(ax, title="Precision and recall by Hamming radius", x="recall", y="precision")
-    add_legend(ax, named)
-    return ax
+    title = "Precision and recall by Hamming radius"
+    return finish_axes(ax, title=title, x="recall", y="precision", names=named, percent="xy")
 
 
 def _losses(fitted: Any) -> np.ndarray:

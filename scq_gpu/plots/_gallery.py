@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from scq_gpu._validate import check_array
-from scq_gpu._xp import Array, to_host
-from scq_gpu.plots._style import Axes, colours_of, label_axes, new_axes, themed
+from scq_gpu._core.arrays import Array, to_host
+from scq_gpu._core.validate import check_array
+from scq_gpu.plots._style import Axes, colors_of, finish_axes, new_axes, themed
 
 
 @themed
@@ -25,7 +25,7 @@ def gallery(
     Parameters
     ----------
     query_images : array (q, height, width) or (q, height, width, 3)
-        Grey images of any range, or colour images in 0..1 (float) or 0..255 (integer).
+        Grey images of any range, or color images in 0..1 (float) or 0..255 (integer).
     answer_images : array (q, k, height, width) or (q, k, height, width, 3)
         For example ``images[ids]`` with the ids of a search.
     right : array (q, k) of bool, optional
@@ -40,8 +40,7 @@ def gallery(
 
     Examples
     --------
-    >>> import matplotlib, numpy as np
-    >>> matplotlib.use("agg")
+    >>> import numpy as np
     >>> from scq_gpu import plots
     >>> images = np.random.default_rng(0).random((4, 8, 8))
     >>> ax = plots.gallery(images[:1], images[None, 1:], right=np.array([[True, False, True]]))
@@ -54,38 +53,34 @@ def gallery(
     q, k = answers.shape[:2]
     pitch = 1.0 if marks is None and numbers is None else 1.25  # room for a line below each answer
     ax = new_axes(ax, size=(0.8 * (k + 1.4), 0.8 * pitch * q + 0.5))
-    shades = {"vmin": min(queries.min(), answers.min()), "vmax": max(queries.max(), answers.max())}
-    for row in range(q):
-        _tile(ax, queries[row], 0, pitch * row, shades)
-        for column in range(k):
-            place = column + 1.3, pitch * row
-            _tile(ax, answers[row, column], *place, shades)
-            number = "" if numbers is None else f"{numbers[row, column]:g}"
-            _caption(ax, *place, number, None if marks is None else bool(marks[row, column]))
+    height, width = 0.9 * np.array(queries.shape[1:3]) / max(queries.shape[1:3])
+    look: dict[str, Any] = {"cmap": "gray", "interpolation": "none"}
+    look |= {"vmin": min(queries.min(), answers.min()), "vmax": max(queries.max(), answers.max())}
+    for row, column in np.ndindex(q, k + 1):
+        x, y = column + 0.3 if column else 0.0, pitch * row  # a gap behind the query
+        left, top = x + (0.9 - width) / 2, y + (0.9 - height) / 2
+        image = answers[row, column - 1] if column else queries[row]
+        ax.imshow(image, extent=(left, left + width, top + height, top), **look)
+        if column:
+            number = "" if numbers is None else f"{numbers[row, column - 1]:g}"
+            _caption(ax, x, y, number, None if marks is None else bool(marks[row, column - 1]))
     ax.set(xlim=(-0.05, k + 1.3), ylim=(pitch * q, -0.08), aspect="equal")
     ax.axis("off")
-    label_axes(ax, title="Queries (left) and their nearest" + ("" if marks is None else ", wrong ones ✗"))
-    return ax
-
-
-def _tile(ax: Axes, image: np.ndarray, x: float, y: float, shades: dict[str, float]) -> None:
-    ax.imshow(image, extent=(x, x + 0.9, y + 0.9, y), cmap="gray", interpolation="nearest", **shades)
+    return finish_axes(ax, title="Queries (left) and their nearest" + ("" if marks is None else ", wrong ones ✗"))
 
 
 def _caption(ax: Axes, x: float, y: float, number: str, right: bool | None) -> None:
-    """What stands below a tile; colour, frame and sign all say whether it is right."""
+    """Write below an image; color, frame and sign all say whether it is right."""
     from matplotlib.patches import Rectangle
 
-    colours = colours_of(ax)
-    colour = colours["ink"]
+    colors = colors_of(ax)
+    color, sign = colors["ink"], ""
     if right is not None:
-        colour = colours["series"][2 if right else 1]
-        frame: dict[str, Any] = (
-            {"linewidth": 1.2, "linestyle": "-"} if right else {"linewidth": 2.6, "linestyle": (0, (3, 1))}
-        )
-        ax.add_patch(Rectangle((x, y), 0.9, 0.9, fill=False, edgecolor=colour, clip_on=False, **frame))
-    sign = {None: "", True: "✓ ", False: "✗ "}[right]
-    ax.text(x + 0.45, y + 0.95, f"{sign}{number}".strip(), ha="center", va="top", size=7, color=colour)
+        color, sign = (colors["series"][2], "✓ ") if right else (colors["series"][1], "✗ ")
+        width, dash = (1.2, "-") if right else (2.6, (0, (3, 1)))
+        frame = {"linewidth": width, "linestyle": dash, "edgecolor": color}
+        ax.add_patch(Rectangle((x, y), 0.9, 0.9, fill=False, clip_on=False, **frame))
+    ax.text(x + 0.45, y + 0.95, f"{sign}{number}".strip(), ha="center", va="top", size=7, color=color)
 
 
 def _check_images(queries: Array, answers: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +89,7 @@ def _check_images(queries: Array, answers: Array) -> tuple[np.ndarray, np.ndarra
     if A.ndim != Q.ndim + 1 or A.shape[0] != Q.shape[0] or not A.size or not Q.size or Q.shape[3:] not in ((), (3,)):
         raise ValueError(
             f"query_images have shape {Q.shape} and answer_images {A.shape}; "
-            "(q, height, width) and (q, k, height, width) are wanted, or the same with 3 colours last"
+            "(q, height, width) and (q, k, height, width) are wanted, or the same with 3 colors last"
         )
     return Q, A
 
@@ -102,5 +97,5 @@ def _check_images(queries: Array, answers: Array) -> tuple[np.ndarray, np.ndarra
 def _check_table(x: Array, name: str, answers: np.ndarray) -> np.ndarray:
     table = to_host(check_array(x, name=name, min_ndim=2))
     if table.shape != answers.shape[:2]:
-        raise ValueError(f"{name} has shape {table.shape}; one entry an answer, {answers.shape[:2]}, is wanted")
+        raise ValueError(f"{name} has shape {table.shape}; one entry per answer, {answers.shape[:2]}, is wanted")
     return table

@@ -1,16 +1,16 @@
-"""How plots look: colours, ink, lines and labels; the other modules draw with them."""
+"""How plots look: colors, ink, lines and labels; the other modules draw with them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, TypeVar, cast
 
 Axes = Any
 Draw = TypeVar("Draw", bound=Callable[..., Any])
 
-# After Okabe and Ito, whose colours stay apart for all common kinds of colour blindness; lighter ones on dark.
+# After Okabe and Ito, whose colors stay apart for all common kinds of color blindness; lighter ones on dark.
 LIGHT: dict[str, Any] = {
     "face": "#ffffff",
     "ink": "#1d2433",
@@ -37,8 +37,6 @@ def theme(*, dark: bool = False) -> Iterator[None]:
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
     >>> from scq_gpu import plots
     >>> with plots.theme(dark=True):
     ...     ax = plots.loss_curve([3.0, 2.0, 1.5])
@@ -48,15 +46,14 @@ def theme(*, dark: bool = False) -> Iterator[None]:
     import matplotlib
     from cycler import cycler
 
-    colours = DARK if dark else LIGHT
-    ink, face, grid = colours["ink"], colours["face"], colours["grid"]
-    settings = {
+    colors = DARK if dark else LIGHT
+    ink, face, grid = colors["ink"], colors["face"], colors["grid"]
+    inked = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
+    settings = dict.fromkeys(inked, ink) | {
         "axes.axisbelow": True,
-        "axes.edgecolor": ink,
         "axes.facecolor": face,
         "axes.grid": True,
-        "axes.labelcolor": ink,
-        "axes.prop_cycle": cycler(color=colours["series"]),
+        "axes.prop_cycle": cycler(color=colors["series"]),
         "axes.spines.right": False,
         "axes.spines.top": False,
         "axes.titlelocation": "left",
@@ -68,9 +65,6 @@ def theme(*, dark: bool = False) -> Iterator[None]:
         "grid.linewidth": 0.7,
         "legend.frameon": False,
         "savefig.facecolor": face,
-        "text.color": ink,
-        "xtick.color": ink,
-        "ytick.color": ink,
     }
     with matplotlib.rc_context(settings):
         yield
@@ -102,15 +96,15 @@ def new_axes(ax: Axes | None, *, size: tuple[float, float] = (6.0, 3.8)) -> Axes
     return plt.subplots(figsize=size)[1]
 
 
-def _is_dark(colour: Any) -> bool:
+def _is_dark(color: Any) -> bool:
     from matplotlib.colors import to_rgba
 
-    red, green, blue, alpha = to_rgba(colour)
+    red, green, blue, alpha = to_rgba(color)
     return alpha > 0.5 and 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.4
 
 
-def colours_of(ax: Axes) -> dict[str, Any]:
-    """The colours for the background of the axes."""
+def colors_of(ax: Axes) -> dict[str, Any]:
+    """The colors for the background of the axes."""
     faces = (ax.get_facecolor(), ax.figure.get_facecolor())
     return DARK if any(_is_dark(face) for face in faces) else LIGHT
 
@@ -118,33 +112,29 @@ def colours_of(ax: Axes) -> dict[str, Any]:
 def line_styles(ax: Axes, count: int) -> list[dict[str, Any]]:
     """Looks of ``count`` lines; they begin again when they run out."""
     looks = [
-        {"color": colour, "marker": marker, "linestyle": dash, "linewidth": 1.8}
-        for colour, marker, dash in zip(colours_of(ax)["series"], _MARKERS, _DASHES, strict=True)
+        {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.8}
+        for color, marker, dash in zip(colors_of(ax)["series"], _MARKERS, _DASHES, strict=True)
     ]
-    return [looks[place % len(looks)] for place in range(count)]
+    return [looks[i % len(looks)] for i in range(count)]
 
 
-def label_axes(ax: Axes, *, title: str, x: str = "", y: str = "") -> None:
-    """Title and labels in the ink that the background asks for."""
-    ink = colours_of(ax)["ink"]
+def finish_axes(
+    ax: Axes, *, title: str, x: str = "", y: str = "", names: Sized = (), percent: str = "", whole: str = ""
+) -> Axes:
+    """Write title, labels and, for more than one name, a legend, in the ink that the background asks for.
+
+    ``percent`` names the axes ("x", "y", "xy") that show fractions in percent, ``whole`` those with ticks at integers.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    ink = colors_of(ax)["ink"]
     ax.set_title(title, color=ink)
     ax.set_xlabel(x, color=ink)
     ax.set_ylabel(y, color=ink)
-
-
-def add_legend(ax: Axes, names: Any) -> None:
-    """A legend, where there is more than one thing to tell apart."""
     if len(names) > 1:
-        ax.legend(labelcolor=colours_of(ax)["ink"])
-
-
-def percent_ticks(axis: Any) -> None:
-    """Fractions shown in percent."""
-    axis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
-
-
-def whole_ticks(axis: Any) -> None:
-    """Ticks at whole numbers only."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))
+        ax.legend(labelcolor=ink)
+    for axis in percent:
+        getattr(ax, f"{axis}axis").set_major_formatter(lambda value, _: f"{100 * value:g}%")
+    for axis in whole:
+        getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(integer=True))
+    return ax

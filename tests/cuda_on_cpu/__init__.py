@@ -1,10 +1,12 @@
 """Runs the CUDA kernels on the CPU: the sources unchanged, every CUDA thread a fiber.
 
-`Module` offers what ``cupy.RawModule`` offers, so that the launch code of the package drives it unchanged.
+`Module` offers what ``cupy.RawModule`` offers, and `SimulatedDevice` what launching asks of a
+`scq_gpu._core.devices.CudaDevice`, so that the launch code of the package drives them unchanged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -14,7 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -197,3 +199,46 @@ class Kernel:
         if self.module.counting:
             library.sim_count_loaded.restype = library.sim_count_stored.restype = ctypes.c_uint64
             self.traffic = [(library.sim_count_loaded(i), library.sim_count_stored(i)) for i in range(len(arrays))]
+
+
+class SimulatedDevice:
+    """A CUDA device on the CPU: its arrays are NumPy's.
+
+    Parameters
+    ----------
+    capability
+        10 major + minor of the compute capability it claims to have.
+    mode, seeds
+        As for `Module`.
+    change
+        What to do to a source before it is compiled.
+    """
+
+    xp = np
+
+    def __init__(
+        self,
+        *,
+        capability: int = 80,
+        mode: str = "plain",
+        seeds: Sequence[int] = (1,),
+        change: Callable[[str], str] | None = None,
+    ) -> None:
+        self.capability = capability
+        self._mode, self._seeds, self._change = mode, seeds, change
+
+    def current(self) -> contextlib.AbstractContextManager[None]:
+        """There is no other device."""
+        return contextlib.nullcontext()
+
+    def free_bytes(self) -> int:
+        """Of memory: as much as any test needs."""
+        return 1 << 40
+
+    def build(self, source: str, options: Sequence[str]) -> Module:
+        """Compile a kernel source."""
+        return Module(self._change(source) if self._change else source, options, mode=self._mode, seeds=self._seeds)
+
+    def address(self, x: np.ndarray) -> int:
+        """Address of the first element."""
+        return int(x.__array_interface__["data"][0])

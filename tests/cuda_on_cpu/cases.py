@@ -13,27 +13,17 @@ from pathlib import Path
 import numpy as np
 
 if __name__ == "__main__":  # only the kernels: the rest of the package would be slow to import under a sanitizer
-    package = types.ModuleType("scq_gpu")
-    package.__path__ = [str(Path(__file__).parents[2] / "scq_gpu")]
-    sys.modules["scq_gpu"] = package
+    for name in ("scq_gpu", "scq_gpu.kernels"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(Path(__file__).parents[2].joinpath(*name.split(".")))]
+        sys.modules[name] = package
 
-from cuda_on_cpu import Module, oracle
-from cuda_on_cpu.mutants import MUTANTS, Mutant
-from scq_gpu.kernels._launch import Runtime, encode
-from scq_gpu.kernels._search import Database
+from cuda_on_cpu import SimulatedDevice, oracle
+from cuda_on_cpu.mutants import MUTANTS
+from scq_gpu.kernels.cuda.launch import encode
+from scq_gpu.kernels.cuda.search import Database
 
 SEED = 20190523
-
-
-def simulator(
-    *, mode: str = "plain", capability: int = 80, seeds: tuple[int, ...] = (1,), mutant: Mutant | None = None
-) -> Runtime:
-    """A runtime on the CPU, whose sources may be mutated."""
-
-    def build(source: str, options: tuple[str, ...]) -> Module:
-        return Module(mutant.apply(source) if mutant else source, options, mode=mode, seeds=seeds)
-
-    return Runtime(xp=np, capability=capability, build=build, address=lambda x: x.__array_interface__["data"][0])
 
 
 def features(rng: np.random.Generator, n: int, d: int, element: str) -> tuple[np.ndarray, np.ndarray]:
@@ -52,17 +42,17 @@ def linear_map(rng: np.random.Generator, d: int, n_bits: int) -> tuple[np.ndarra
 
 
 def encode_case(
-    runtime: Runtime, n: int, d: int, n_bits: int, *, element: str = "float32", precision: str = "exact"
+    device: SimulatedDevice, n: int, d: int, n_bits: int, *, element: str = "float32", precision: str = "exact"
 ) -> float:
     """Encode random rows and check; returns the share of bits that differ from float64."""
     rng = np.random.default_rng([SEED, n, d, n_bits])
     X, numbers = features(rng, n, d, element)
     W, t = linear_map(rng, d, n_bits)
-    codes = encode(runtime, X, W, t, element=element, precision=precision)
+    codes = encode(device, X, W, t, element=element, precision=precision)
     return oracle.check_codes(codes, numbers, W, t, element=element, precision=precision)
 
 
-def search_case(runtime: Runtime, n: int, n_bytes: int, n_queries: int, k: int) -> None:
+def search_case(device: SimulatedDevice, n: int, n_bytes: int, n_queries: int, k: int) -> None:
     """Search random codes; a fifth of the items are copies of one, so that there are many ties."""
     rng = np.random.default_rng([SEED, n, n_bytes, n_queries])
     codes = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
@@ -70,10 +60,10 @@ def search_case(runtime: Runtime, n: int, n_bytes: int, n_queries: int, k: int) 
     queries = rng.integers(0, 256, (n_queries, n_bytes), dtype=np.uint8)
     queries[0] = codes[0]
     radius = int(np.quantile(oracle.distances(queries, codes), 0.05))
-    oracle.check_search(Database(runtime, codes), queries, codes, k=k, radius=radius)
+    oracle.check_search(Database(device, codes), queries, codes, k=k, radius=radius)
 
 
-def zero_case(runtime: Runtime) -> None:
+def zero_case(device: SimulatedDevice) -> None:
     """x . w == t exactly: the bit is one, and products of zero too."""
     X = np.zeros((3, 4), dtype=np.float32)
     X[1] = 1.0
@@ -81,11 +71,11 @@ def zero_case(runtime: Runtime) -> None:
     t = np.where(np.arange(9) % 2, 0.0, 4.0).astype(np.float32)
     products = X @ W
     for precision in ("exact", "accurate", "fast"):
-        codes = encode(runtime, X, W, t, element="float32", precision=precision)
+        codes = encode(device, X, W, t, element="float32", precision=precision)
         assert np.array_equal(codes, oracle.pack(products >= t)), "sign of zero"
 
 
-def near_case(runtime: Runtime, precision: str) -> None:
+def near_case(device: SimulatedDevice, precision: str) -> None:
     """Thresholds twice the error band away from the products of a row, on either side."""
     rng = np.random.default_rng(SEED)
     X, _ = features(rng, 1, 4, "float32")
@@ -93,11 +83,11 @@ def near_case(runtime: Runtime, precision: str) -> None:
     X64, W64 = X.astype(np.float64), W.astype(np.float64)
     band = oracle.error_band(X64, W64, element="float32", precision=precision)[0]
     t = ((X64 @ W64)[0] + 2 * band * np.where(np.arange(64) % 2, 1, -1)).astype(np.float32)
-    codes = encode(runtime, X, W, t, element="float32", precision=precision)
+    codes = encode(device, X, W, t, element="float32", precision=precision)
     oracle.check_codes(codes, X, W, t, element="float32", precision=precision)
 
 
-def far_rows_case(runtime: Runtime) -> None:
+def far_rows_case(device: SimulatedDevice) -> None:
     """Rows more than 2^31 elements apart, in memory that is reserved but never touched."""
     n, d, n_bits = 3, 8, 16
     rng = np.random.default_rng(SEED)
@@ -107,29 +97,29 @@ def far_rows_case(runtime: Runtime) -> None:
     far[:] = X
     far.flags.writeable = False  # the simulator then takes no copy of it
     oracle.check_codes(
-        encode(runtime, far, W, t, element="float16", precision="exact"), X, W, t, element="float16", precision="exact"
+        encode(device, far, W, t, element="float16", precision="exact"), X, W, t, element="float16", precision="exact"
     )
 
 
-CASES: dict[str, Callable[[Runtime], object]] = {
-    "exact-32": lambda runtime: encode_case(runtime, 300, 37, 17),
-    "exact-64": lambda runtime: encode_case(runtime, 131, 100, 64),
-    "exact-128": lambda runtime: encode_case(runtime, 131, 37, 150),
-    "exact-half": lambda runtime: encode_case(runtime, 131, 45, 70, element="float16"),
-    "accurate": lambda runtime: encode_case(runtime, 131, 52, 43, precision="accurate"),
-    "fast-half": lambda runtime: encode_case(runtime, 131, 72, 70, element="float16", precision="fast"),
-    "fast-brain": lambda runtime: encode_case(runtime, 131, 45, 20, element="bfloat16", precision="fast"),
+CASES: dict[str, Callable[[SimulatedDevice], object]] = {
+    "exact-32": lambda device: encode_case(device, 300, 37, 17),
+    "exact-64": lambda device: encode_case(device, 131, 100, 64),
+    "exact-128": lambda device: encode_case(device, 131, 37, 150),
+    "exact-half": lambda device: encode_case(device, 131, 45, 70, element="float16"),
+    "accurate": lambda device: encode_case(device, 131, 52, 43, precision="accurate"),
+    "fast-half": lambda device: encode_case(device, 131, 72, 70, element="float16", precision="fast"),
+    "fast-brain": lambda device: encode_case(device, 131, 45, 20, element="bfloat16", precision="fast"),
     "zero": zero_case,
-    "near-exact": lambda runtime: near_case(runtime, "exact"),
-    "near-accurate": lambda runtime: near_case(runtime, "accurate"),
+    "near-exact": lambda device: near_case(device, "exact"),
+    "near-accurate": lambda device: near_case(device, "accurate"),
     "far-rows": far_rows_case,
-    "search-8": lambda runtime: search_case(runtime, 4203, 1, 3, 40),
-    "search-50": lambda runtime: search_case(runtime, 4203, 7, 35, 5),
-    "search-1024": lambda runtime: search_case(runtime, 99, 128, 9, 99),
+    "search-8": lambda device: search_case(device, 4203, 1, 3, 40),
+    "search-50": lambda device: search_case(device, 4203, 7, 35, 5),
+    "search-1024": lambda device: search_case(device, 99, 128, 9, 99),
 }
 
 if __name__ == "__main__":
     mode, name, *rest = sys.argv[1:]
-    runtime = simulator(mode=mode, mutant=MUTANTS[rest[0]] if rest else None)
+    device = SimulatedDevice(mode=mode, change=MUTANTS[rest[0]].apply if rest else None)
     for case in CASES if name == "all" else [name]:
-        CASES[case](runtime)
+        CASES[case](device)

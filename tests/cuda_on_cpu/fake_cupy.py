@@ -19,12 +19,26 @@ class ndarray(np.ndarray):
     device_id = 0
 
     @property
-    def device(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(id=self.device_id)
+    def device(self) -> Device:
+        return Device(self.device_id)
 
     @property
     def data(self) -> types.SimpleNamespace:
         return types.SimpleNamespace(ptr=self.__array_interface__["data"][0])
+
+
+class _HostArray(type):
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, np.ndarray) and not isinstance(x, ndarray)
+
+
+class HostNumpy(types.ModuleType):
+    """NumPy for modules that ask whether an array is in host memory: the arrays of the fake are not."""
+
+    ndarray = _HostArray("ndarray", (), {})
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(np, name)
 
 
 class Device:
@@ -34,10 +48,16 @@ class Device:
     compute_capability = "86"
 
     def __init__(self, device: int) -> None:
-        self.device = device
+        self.id = device
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return self.id
 
     def __enter__(self) -> None:
-        self.outer, Device.current = Device.current, self.device
+        self.outer, Device.current = Device.current, self.id
 
     def __exit__(self, *error: object) -> None:
         Device.current = self.outer
@@ -80,7 +100,9 @@ def installed() -> Iterator[types.ModuleType]:
     fake.__spec__ = types.SimpleNamespace(name="cupy")
     fake.ndarray = ndarray
     fake.RawModule = RawModule
-    fake.cuda = types.SimpleNamespace(Device=Device)
+    free = 1 << 40
+    fake.cuda = types.SimpleNamespace(Device=Device, runtime=types.SimpleNamespace(memGetInfo=lambda: (free, free)))
+    fake.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 0)
     RawModule.compiled.clear()
     previous = sys.modules.get("cupy")
     sys.modules["cupy"] = fake

@@ -54,9 +54,8 @@ def distances(queries: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def check_search(database: object, queries: np.ndarray, codes: np.ndarray, *, k: int, radius: int) -> None:
-    """Assert that all three searches of a kernel database are exactly right, ties included."""
+    """Assert that both searches of a kernel database are exactly right, ties included."""
     true = distances(queries, codes)
-    assert np.array_equal(database.distances(queries), true), "distances differ"
     nearest = np.argsort(true, axis=1, kind="stable")[:, :k]
     found, ids = database.top_k(queries, k)
     assert np.array_equal(found, np.take_along_axis(true, nearest, 1)), "top-k distances differ"

@@ -1,0 +1,1 @@
+"""Arrays, devices, validation, the bit contract, files and memory: what every room stands on."""

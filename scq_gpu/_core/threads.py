@@ -1,0 +1,83 @@
+"""Each product in one thread, blocks of rows over threads: results that do not depend on the number of threads.
+
+A BLAS library that spreads one product over threads cuts it up by their number, and rounds accordingly; a fit then ends
+in other codes on another number of threads. Here BLAS is held to one thread while blocks of a fixed size go to several,
+and their results are added up in the order of the blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import ModuleType
+from typing import Any, TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_AHEAD = 2  # blocks under way per thread
+
+
+class _Held:
+    """Who holds BLAS to one thread, and what it had before; several fits may run side by side."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holders = 0
+        self.threads = 1
+        self.limit: Any = None
+
+    def enter(self) -> None:
+        with self.lock:
+            if not self.holders:
+                found = ThreadpoolController().select(user_api="blas")
+                self.threads = max((library.num_threads for library in found.lib_controllers), default=1)
+                self.limit = found.limit(limits=1)
+            self.holders += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.holders -= 1
+            if not self.holders:
+                self.limit.restore_original_limits()
+
+
+_held = _Held()
+
+
+@contextlib.contextmanager
+def blas_in_one_thread(xp: ModuleType) -> Iterator[None]:
+    """Hold BLAS to one thread per product while NumPy works; `ordered_map` then uses as many threads as BLAS had."""
+    if "numpy" not in xp.__name__:
+        yield
+        return
+    _held.enter()
+    try:
+        yield
+    finally:
+        _held.leave()
+
+
+def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """``function(item)`` of every item, in order; on several threads inside `blas_in_one_thread`."""
+    threads = _held.threads if _held.holders else 1
+    if threads == 1:
+        yield from map(function, items)
+        return
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="scq-block") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) >= _AHEAD * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

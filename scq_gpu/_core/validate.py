@@ -1,0 +1,323 @@
+"""Checks of what users pass, and their messages: the value, what was wanted, and the cure."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Collection
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._core.arrays import Array, detach, device_of, is_array, namespace, to_host
+from scq_gpu._core.host_memory import check_room
+
+AP_RULES = ("standard", "trapezoid")
+TIE_RULES = ("database", "average")
+DISTANCES = ("hamming", "spherical")
+METRICS = ("l2", "cosine", "ip")
+_ANSWER_BYTES = 12  # a distance and an id
+_PADDING_BYTES = 256 << 20
+
+
+def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
+    """x as an array of numbers or booleans; lists and data frames become NumPy arrays."""
+    if hasattr(x, "tocsr") or getattr(x, "is_sparse", False) is True:
+        raise TypeError(f"{name} is a sparse matrix ({type(x).__name__}); pass a dense array, such as {name}.toarray()")
+    if not is_array(x):
+        x = np.asarray(x)
+    if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
+        raise TypeError(
+            f"{name} has dtype {x.dtype}, which is not numeric; convert it first, such as {name}.astype(numpy.float32)"
+        )
+    x = detach(x)
+    if namespace(x).isdtype(x.dtype, "complex floating"):
+        raise ValueError(f"Complex data not supported: {name} has dtype {x.dtype}; pass real numbers")
+    if x.ndim < min_ndim:
+        raise ValueError(
+            f"{name} must have {min_ndim} dimensions, got {x.ndim} (shape {tuple(x.shape)}). Reshape your data either "
+            f"using {name}.reshape(-1, 1) if it has a single feature or {name}.reshape(1, -1) if it is a single row"
+        )
+    return x
+
+
+def check_rows(X: Any, *, min_rows: int = 1) -> Array:
+    """X as an array (n, d) of numbers with at least ``min_rows`` rows and one column."""
+    X = check_array(X, name="X", min_ndim=2)
+    check_row_count(X.shape, min_rows=min_rows)
+    return X
+
+
+def check_row_count(shape: tuple[int, ...], *, min_rows: int) -> None:
+    """That ``shape`` is (n, d) with at least ``min_rows`` rows and one column."""
+    if len(shape) != 2:
+        raise ValueError(
+            f"X must have 2 dimensions (rows, features), got {len(shape)} (shape {(*shape,)}); flatten each row first"
+        )
+    n, d = shape
+    if d < 1:
+        raise ValueError(f"0 feature(s) (shape={(n, d)}) while a minimum of 1 is required.")
+    if n < min_rows:
+        raise ValueError(f"Found array with n_samples={n} (shape={(n, d)}) while a minimum of {min_rows} is required.")
+
+
+def check_dask_rows(X: Any, *, device: str | None, min_rows: int) -> None:
+    """That a Dask array is (n, d), in chunks of known sizes, and to be worked on where they are."""
+    if X.ndim != 2:
+        raise ValueError(f"X must have 2 dimensions (rows, features), got {X.ndim} (a Dask array of shape {X.shape})")
+    if any(math.isnan(size) for sizes in X.chunks for size in sizes):
+        raise ValueError(
+            "X is a Dask array with chunks of unknown sizes; have them counted first: X = X.compute_chunk_sizes(), or "
+            "X = frame.to_dask_array(lengths=True)"
+        )
+    if device is not None:
+        raise ValueError(
+            f"device={device!r} with a Dask array: work is done where its chunks are. Call "
+            "encoder.set_params(device=None), and put the chunks on GPUs with X.map_blocks(cupy.asarray)"
+        )
+    check_row_count(X.shape, min_rows=min_rows)
+
+
+def check_integer(value: object, *, name: str, minimum: int) -> int:
+    """value as an int of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
+        raise ValueError(f"{name}={value!r} must be an integer >= {minimum}")
+    return int(value)
+
+
+def check_real(value: object, *, name: str, minimum: float, strict: bool = False) -> float:
+    """value as a finite float, at least (or, if strict, above) ``minimum``."""
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or number < minimum or (strict and number == minimum):
+        raise ValueError(f"{name}={value!r} must be a finite number {'>' if strict else '>='} {minimum:g}")
+    return number
+
+
+def check_integers(values: Any, *, name: str, minimum: int) -> list[int]:
+    """values as a list of ints of at least ``minimum``, one or more."""
+    return [check_integer(value, name=f"{name}[{i}]", minimum=minimum) for i, value in enumerate(_listed(values, name))]
+
+
+def check_scales(scales: Any) -> tuple[float, ...]:
+    """scales as finite floats above 0, one or more."""
+    values = enumerate(_listed(scales, "scales"))
+    return tuple(check_real(value, name=f"scales[{i}]", minimum=0, strict=True) for i, value in values)
+
+
+def _listed(values: Any, name: str) -> list[Any]:
+    if isinstance(values, str) or not hasattr(values, "__iter__"):
+        raise TypeError(f"{name}={values!r} is not a list; pass numbers, such as {name}=[{values!r}]")
+    listed = list(values)
+    if not listed:
+        raise ValueError(f"{name} is empty; at least one number is needed")
+    return listed
+
+
+def check_choice(value: object, *, name: str, choices: Collection[str]) -> str:
+    """value as one of ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def check_init(init: Any, *, d: int, n_bits: int) -> np.ndarray:
+    """A start given as an array: (d, n_bits), finite, of full column rank, as float64 on the host."""
+    V0 = to_host(check_array(init, name="init", min_ndim=2)).astype(np.float64)
+    if V0.shape != (d, n_bits):
+        raise ValueError(f"init has shape {V0.shape}; it must be (n_features, n_bits) = {(d, n_bits)}")
+    bad = np.argwhere(~np.isfinite(V0))
+    if bad.size:
+        row, column = bad[0]
+        raise ValueError(f"init contains NaN or inf, first {V0[row, column]} at row {row}, column {column}")
+    if (rank := np.linalg.matrix_rank(V0)) < n_bits:
+        raise ValueError(f"init has rank {rank}; its {n_bits} columns must be linearly independent")
+    return V0
+
+
+def check_codes(codes: Any, n_bits: int, *, name: str = "codes", min_ndim: int = 1, cure: str = "") -> Array:
+    """codes as a uint8 array whose last axis is the number of bytes of ``n_bits`` bits."""
+    codes = _check_packed(codes, name=name, min_ndim=min_ndim)
+    width = -(-n_bits // 8)
+    if codes.shape[-1] != width:
+        raise ValueError(f"{name} are {codes.shape[-1]} bytes wide; n_bits={n_bits} takes {width}{cure}")
+    return codes
+
+
+def check_linear_map(X: Array, W: Array, t: Array) -> None:
+    """That X (n, d), W (d, n_bits) and t (n_bits,) fit, with at least one feature and one bit."""
+    shapes = tuple(tuple(x.shape) for x in (X, W, t))
+    if tuple(map(len, shapes)) != (2, 2, 1) or shapes[0][1:] != shapes[1][:1] or shapes[1][1:] != shapes[2]:
+        raise ValueError("X {}, W {} and t {} do not fit; wanted are (n, d), (d, n_bits) and (n_bits,)".format(*shapes))
+    if 0 in shapes[1]:
+        raise ValueError(f"W has shape {shapes[1]}; at least one feature and one bit are wanted")
+
+
+def check_out(out: Any, *, shape: tuple[int, int], like: Array) -> None:
+    """That codes of ``shape``, made from rows ``like``, can be written to ``out``."""
+    xp = namespace(like)
+    if not is_array(out) or namespace(out) is not xp or device_of(out) != device_of(like):
+        raise TypeError(
+            f"out is a {type(out).__name__}; wanted is an array of {xp.__name__} on {device_of(like)}, as X is"
+        )
+    if tuple(out.shape) != shape or out.dtype != xp.uint8:
+        raise ValueError(f"out has shape {tuple(out.shape)} and dtype {out.dtype}; wanted are {shape} and uint8")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError("out is read-only; open a memory map with mode 'r+' or 'w+'")
+
+
+def check_signs(B: Array, *, xp: ModuleType) -> Array:
+    """B as booleans, from booleans, 0/1 or -1/+1."""
+    if xp.isdtype(B.dtype, "bool"):
+        return B
+    positive = B == 1
+    for negative in (0,) if xp.isdtype(B.dtype, "unsigned integer") else (-1, 0):
+        if bool(xp.all(positive | (B == negative))):
+            return positive
+    raise ValueError("B must hold booleans, only 0 and 1, or only -1 and +1; take signs first, for example X >= 0")
+
+
+def nonfinite_error(
+    x: Array, *, first_row: int, where: str, locate: Callable[[int], str] = "row {}".format
+) -> ValueError:
+    """The error that names the first NaN or inf of a block of rows."""
+    host = to_host(x)
+    bad = np.argwhere(~np.isfinite(host))
+    if not len(bad):
+        return ValueError(
+            f"X overflows in {where}: a sum of products left the range of {host.dtype}. Scale X down, or pass float64"
+        )
+    row, column = bad[0]
+    value = "NaN" if np.isnan(host[row, column]) else "inf"
+    return ValueError(
+        f"Input X contains NaN or inf: first {value} at {locate(first_row + int(row))}, column {column}. "
+        "Drop such rows or fill them in"
+    )
+
+
+def projected_memory_error(shape: tuple[int, int], dtype: object, *, n_bytes: int, available: int) -> MemoryError:
+    """The error for projected rows that do not fit in memory."""
+    return MemoryError(
+        f"training keeps the rows projected, {shape[0]:,} x {shape[1]:,} {dtype}: {n_bytes / 1e9:.2f} GB, and "
+        f"{available / 1e9:.2f} GB are available. Fit from a file, which keeps no copy (scq_gpu.io.open_rows); or pass "
+        f"float32 features, or fewer n_components (now {shape[1]}). scq_gpu.estimate_memory tells beforehand"
+    )
+
+
+def check_code_pair(query_codes: object, database_codes: object) -> tuple[Array, Array]:
+    """Queries and database as packed codes (n, bytes) of one namespace and width."""
+    queries = _check_packed(query_codes, name="query_codes")
+    database = _check_packed(database_codes, name="database_codes")
+    namespace(queries, database)
+    if queries.shape[1] != database.shape[1]:
+        raise ValueError(
+            f"query_codes are {queries.shape[1]} bytes wide and database_codes {database.shape[1]}; "
+            "encode both with the same encoder"
+        )
+    if queries.shape[0] == 0 or database.shape[0] == 0:
+        raise ValueError(
+            f"got {queries.shape[0]} query codes and {database.shape[0]} database codes; at least one of each is needed"
+        )
+    return queries, database
+
+
+def _check_packed(codes: Any, *, name: str, min_ndim: int = 2) -> Array:
+    codes = check_array(codes, name=name, min_ndim=min_ndim)
+    if codes.dtype != namespace(codes).uint8:
+        raise TypeError(f"{name} has dtype {codes.dtype}; packed codes are uint8 (see scq_gpu.pack)")
+    if min_ndim == 2 and (codes.ndim != 2 or codes.shape[1] < 1):
+        raise ValueError(f"{name} has shape {tuple(codes.shape)}; packed codes are (n, ceil(n_bits / 8))")
+    return codes
+
+
+def check_labels(query_labels: object, database_labels: object, *, n_queries: int, n: int) -> tuple[Array, Array]:
+    """Labels of queries and database: both (n,) integers, or both (n, classes) of 0/1."""
+    queries = _check_label_array(query_labels, name="query_labels", n=n_queries)
+    database = _check_label_array(database_labels, name="database_labels", n=n)
+    if queries.ndim != database.ndim or queries.shape[1:] != database.shape[1:]:
+        raise ValueError(
+            f"query_labels have shape {tuple(queries.shape)} and database_labels {tuple(database.shape)}; "
+            "both must be 1-D, or 2-D with the same classes"
+        )
+    return queries, database
+
+
+def _check_label_array(labels: Any, *, name: str, n: int) -> Array:
+    labels = check_array(labels, name=name, min_ndim=1)
+    xp = namespace(labels)
+    if labels.ndim > 2 or labels.shape[0] != n:
+        raise ValueError(
+            f"{name} has shape {tuple(labels.shape)}; for {n} codes it must be ({n},) integers or ({n}, classes) of 0/1"
+        )
+    if labels.ndim == 1 and not xp.isdtype(labels.dtype, ("integral", "bool")):
+        raise TypeError(f"{name} has dtype {labels.dtype}; labels are integers, for example {name}.astype(int)")
+    if labels.ndim == 1 or xp.isdtype(labels.dtype, "bool"):
+        return labels
+    if not bool(xp.all((labels == 0) | (labels == 1))):
+        raise ValueError(f"{name} is 2-D (multi-label) and must hold only 0 and 1; pass class numbers in 1-D")
+    return labels == 1
+
+
+def check_index_codes(codes: object, *, n_bits: int, name: str) -> Array:
+    """Codes (n, bytes) of ``n_bits`` bits, uint8, with zeros in the padding."""
+    cure = ". Encode with the encoder that the index was made for"
+    checked = check_codes(codes, n_bits, name=name, min_ndim=2, cure=cure)
+    if n_bits % 8 and bool(namespace(checked).any(checked[:, -1] >= 1 << n_bits % 8)):
+        raise ValueError(
+            f"{name} have bits set beyond n_bits={n_bits}: padding bits must be 0. "
+            "Check n_bits, or pack again (see scq_gpu.pack)"
+        )
+    return checked
+
+
+def check_ids(ids: object, *, n: int) -> np.ndarray:
+    """Ids of n codes as int64 on the host: unique and not negative."""
+    checked = to_host(check_array(ids, name="ids", min_ndim=1))
+    if checked.shape == (n,) == (0,):  # an empty list is one of floats
+        return np.zeros(0, dtype=np.int64)
+    if checked.shape != (n,) or checked.dtype.kind not in "iu":
+        raise ValueError(f"ids have shape {checked.shape} and dtype {checked.dtype}; {n} codes take ({n},) integers")
+    if n and (int(checked.min()) < 0 or int(checked.max()) > np.iinfo(np.int64).max):
+        raise ValueError(
+            f"ids run from {checked.min()} to {checked.max()}; they must be 0 or more (-1 is padding) and fit int64"
+        )
+    return checked.astype(np.int64)
+
+
+def check_padding_room(k: int, *, queries: int, n: int) -> None:
+    """Refuse a k so far above the n codes there are that its padding alone would take much memory."""
+    padding = queries * max(0, k - n) * _ANSWER_BYTES
+    if padding > _PADDING_BYTES:
+        raise ValueError(
+            f"k={k} is far above the {n} codes there are: for {queries} queries its padding alone would take "
+            f"{padding / 2**30:,.1f} GiB; pass k={max(1, n)} or less"
+        )
+    check_room(
+        queries * min(k, n) * _ANSWER_BYTES, f"answers to {queries} queries with k={k}", cure="ask fewer at a time"
+    )
+
+
+def check_projections(P: np.ndarray, *, n_bits: int) -> np.ndarray:
+    """Projections of queries (q, n_bits) as finite float64 on the host."""
+    P = np.asarray(P).astype(np.float64)
+    if P.ndim != 2 or P.shape[1] != n_bits or not P.shape[0]:
+        raise ValueError(f"the queries' projections have shape {P.shape}; (queries, n_bits={n_bits}) is wanted")
+    bad = np.argwhere(~np.isfinite(P))
+    if bad.size:
+        raise ValueError(
+            f"X_query projects to NaN or inf, first {P[tuple(bad[0])]} at row {bad[0][0]}; drop or fill in such rows"
+        )
+    return P
+
+
+def check_rescored(X_query: Array, ids: np.ndarray, *, n: int, d: int) -> None:
+    """Queries (q, d) and ids (q, m) that fit a database (n, d)."""
+    if X_query.ndim != 2 or X_query.shape[1] != d:
+        raise ValueError(f"X_query has shape {tuple(X_query.shape)}; (queries, {d}) is wanted, as X_database has")
+    if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape[0] != X_query.shape[0] or not ids.size:
+        raise ValueError(
+            f"ids have shape {ids.shape} and dtype {ids.dtype}; "
+            f"a row of integers for each of the {X_query.shape[0]} queries is wanted"
+        )
+    if int(ids.max()) >= n or int(ids.min()) < -1:
+        raise ValueError(f"ids run from {ids.min()} to {ids.max()}; they must be rows of the {n} in X_database, or -1")

@@ -1,0 +1,512 @@
+"""What every encoder is: an estimator that learns from rows, encodes them, and goes into a model file and back."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from scq_gpu._core.arrays import Array, from_host, like, namespace, to_host
+from scq_gpu._core.bits import code_bytes, pack_bits, signs
+from scq_gpu._core.devices import linalg_errors, on_device_of, to_device, usable_device
+from scq_gpu._core.factors import FACTOR_BYTES, join_factors
+from scq_gpu._core.files import replace_file
+from scq_gpu._core.invalid import ON_INVALID, InvalidRowsWarning, settle_codes
+from scq_gpu._core.threads import blas_in_one_thread
+from scq_gpu._core.validate import check_choice, check_integer, check_out
+from scq_gpu._core.warn import warn_caller
+from scq_gpu.encoders.stored import check_stored
+from scq_gpu.io import faiss_index, onnx_model, torch_module
+from scq_gpu.io.models import ModelFileError, read_model, write_model
+from scq_gpu.kernels.encode import encode_rows
+from scq_gpu.kernels.engines import encode_engine
+from scq_gpu.rows.filled import FilledRows
+from scq_gpu.rows.inputs import InputRows, as_rows
+from scq_gpu.rows.passes import Rows
+from scq_gpu.search.scoring import row_factors, unit_map
+
+_ENCODERS: dict[str, type[Encoder]] = {}
+
+
+class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of encoders: a subclass says how it learns from rows (`_learn`) and what bits it gives a row (`_map_bits`).
+
+    It lists its fitted arrays in ``_fitted_arrays``, one that has a row for each bit first, and its plain values in
+    ``_fitted_facts``; both go into model files.
+    """
+
+    n_bits: int
+    device: str | None
+    n_samples_: int
+    _fitted_arrays: tuple[str, ...]
+    _fitted_facts: tuple[str, ...] = ("n_features_in_",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__name__.startswith("_"):
+            _ENCODERS[cls.__name__] = cls
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Learn from rows; no labels are used.
+
+        A fit that does not finish, through an error or an interrupt, leaves the encoder as it was before.
+
+        Parameters
+        ----------
+        X : rows (n, n_features)
+            One of:
+
+            - an array of any array-API namespace (NumPy, CuPy, torch, ...) on any of its devices, of float16, bfloat16,
+              float32, float64, integers or booleans. A memory map is read block by block, never as a whole;
+            - a pandas or polars data frame of numbers; its column names become ``feature_names_in_`` and are checked
+              from then on;
+            - what `scq_gpu.io.open_rows` returns for a file, a folder or a list of those: a ``RowSource``, which knows
+              its shape and type, and is read in blocks, anew in every pass. A path alone is refused;
+            - a list of arrays of one namespace, or of what ``open_rows`` returns, as one after the other: nothing is
+              joined in memory;
+            - a list of rows, each a list of numbers;
+            - a Dask array of NumPy or CuPy chunks of known sizes, for `OnE` and `OgE`: each chunk is worked on where it
+              is. Other encoders refuse it.
+
+            Two rows at least, no NaN and no inf. Sparse matrices are refused.
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        fitted = snapshot(self)
+        fitted._fit(X)
+        self.__dict__ = fitted.__dict__  # one assignment: the old state or the new one
+        return self
+
+    def _fit(self, X: Any) -> None:
+        self._check_parameters()
+        rows = self._open(X, reset=True, min_rows=2)
+        with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp):
+            self._learn(rows)
+        self.n_samples_ = rows.shape[0]
+
+    def _open(self, X: Any, *, reset: bool, min_rows: int = 1) -> InputRows:
+        """The rows of X; scikit-learn's checks of their width and names, which a fit (``reset``) sets."""
+        with on_device_of(X):
+            rows = as_rows(X, device=self.device, min_rows=min_rows)
+        if isinstance(X, FilledRows):  # of rows that were checked
+            return rows
+        validate_data(self, rows.X if isinstance(X, list | tuple) else X, reset=reset, skip_check_array=True)
+        return rows
+
+    def _check_parameters(self) -> None:
+        check_integer(self.n_bits, name="n_bits", minimum=1)
+        if self.device is not None:
+            usable_device(self.device)
+
+    def _learn(self, rows: InputRows) -> None:
+        """Set the fitted attributes."""
+        raise NotImplementedError
+
+    @overload
+    def encode(self, X: np.ndarray, *, on_invalid: str = "raise") -> NDArray[np.uint8]: ...
+    @overload
+    def encode(self, X: Any, *, on_invalid: str = "raise") -> Array: ...
+    def encode(self, X: Any, *, on_invalid: str = "raise") -> Array:
+        """Encode rows as packed binary codes.
+
+        Parameters
+        ----------
+        X : rows (n, n_features)
+            Whatever ``fit`` takes, from one row on. All encoders but `SpH` take a Dask array here.
+        on_invalid : {"raise", "skip", "zero"}, default="raise"
+            What to do about rows with NaN or inf: raise an error that names the first, leave them out, or give them
+            codes of zeros. The latter two warn, with the rows' numbers in ``warning.rows``. Not for a Dask array.
+
+        Returns
+        -------
+        array (n, ceil(n_bits / 8)) of uint8
+            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device. For data frames,
+            files and lists of numbers it is a NumPy array; for a Dask array a Dask array, computed when it is.
+        """
+        return self._encode_valid(
+            X, lambda rows: self._map_bits(rows, lambda bits: pack_bits(bits, xp=namespace(bits))), on_invalid
+        )
+
+    def _encode_valid(self, X: Any, encode: Callable[[Any], Array], on_invalid: str) -> Array:
+        """``encode(X)``, or that of X with invalid rows filled in, and then skipped or set to zeros."""
+        if check_choice(on_invalid, name="on_invalid", choices=ON_INVALID) == "raise":
+            return encode(X)
+        check_is_fitted(self)
+        rows = self._open(X, reset=False)
+        if not isinstance(rows, Rows):
+            raise TypeError(f"on_invalid={on_invalid!r} with a Dask array: drop or fill in its rows before encoding")
+        filled = FilledRows(rows.X)
+        codes = encode(filled)
+        bad = filled.invalid
+        if bad.size:
+            warn_caller(InvalidRowsWarning(bad, n=filled.shape[0], on_invalid=on_invalid))
+        return settle_codes(codes, bad, on_invalid)
+
+    def transform(self, X: Any) -> Array:
+        """Encode rows as signs, the paper's B.
+
+        Parameters
+        ----------
+        X : rows (n, n_features)
+            Whatever ``encode`` takes.
+
+        Returns
+        -------
+        array (n, n_bits) of int8
+            -1 and +1, in the place and kind of what ``encode`` returns; a data frame after ``set_output``.
+        """
+        return self._map_bits(X, _int8_signs)
+
+    def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
+        """``function(bits)`` over blocks of rows, bits being booleans (m, n_bits)."""
+        raise NotImplementedError
+
+    def to(self, device: str) -> Self:
+        """Move the fitted arrays, and all work from now on, to a device.
+
+        Parameters
+        ----------
+        device : {"cpu", "cuda", "cuda:1", ...}
+
+        Returns
+        -------
+        self
+        """
+        usable_device(device)
+        for name in self._fitted_arrays:
+            if hasattr(self, name):
+                setattr(self, name, to_device(getattr(self, name), device))
+        self.device = device
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted encoder to a model file (safetensors), the same for every device.
+
+        The callback, the device and a random generator object are not part of the model.
+
+        Parameters
+        ----------
+        path : str or path-like
+            An existing file is replaced only once the new one is complete.
+        """
+        write_model(path, *self._to_tensors())
+
+    def _to_tensors(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What a model file holds: arrays, and facts that JSON takes."""
+        check_is_fitted(self)
+        tensors = {name: to_host(getattr(self, name)) for name in self._fitted_arrays}
+        params = {}
+        for name, value in self.get_params(deep=False).items():
+            if getattr(value, "shape", ()):
+                tensors[f"param.{name}"] = to_host(value)
+            elif name != "device" and isinstance(value, bool | int | float | str | np.generic | None):
+                params[name] = value.item() if isinstance(value, np.generic) else value
+        facts = {name: getattr(self, name) for name in self._fitted_facts}
+        if hasattr(self, "feature_names_in_"):
+            facts["feature_names_in_"] = list(self.feature_names_in_)
+        return tensors, {"encoder": type(self).__name__, "params": params, "fitted": facts}
+
+    def _run_with(self, X: Any, names: tuple[str, ...], run: Callable[..., Array]) -> Array:
+        """``run(rows, *fitted arrays)`` where the work is to be done, back in X's namespace and on X's device."""
+        check_is_fitted(self)
+        rows = self._open(X, reset=False)
+        with on_device_of(rows.sample), blas_in_one_thread(rows.xp):
+            here = rows.xp.empty((0,), device=rows.device)
+            result = run(rows, *(like(getattr(self, name), here) for name in names))
+        return result if self.device is None else like(result, rows.origin)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(getattr(self, self._fitted_arrays[0]).shape[0])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, self._fitted_arrays[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # signs are int8 whatever comes in
+        tags.array_api_support = True
+        return tags
+
+
+class LinearEncoder(Encoder):
+    """Base of encoders of the form ``bit_k(x) = [x . w_k >= t_k]``.
+
+    A subclass learns ``components_`` (n_bits, d), which is W', and ``threshold_`` (n_bits,) in ``fit``, and lists its
+    other fitted arrays in ``_fitted_arrays`` and its plain values in ``_fitted_facts``; both go into model files.
+    """
+
+    components_: Array
+    threshold_: Array
+    _fitted_arrays: tuple[str, ...] = ("components_", "threshold_")
+
+    @overload
+    def encode(
+        self,
+        X: np.ndarray,
+        *,
+        precision: str = "exact",
+        out: np.ndarray | None = None,
+        factors: bool = False,
+        on_invalid: str = "raise",
+    ) -> NDArray[np.uint8]: ...
+    @overload
+    def encode(
+        self,
+        X: Any,
+        *,
+        precision: str = "exact",
+        out: Array | None = None,
+        factors: bool = False,
+        on_invalid: str = "raise",
+    ) -> Array: ...
+    def encode(
+        self,
+        X: Any,
+        *,
+        precision: str = "exact",
+        out: Array | None = None,
+        factors: bool = False,
+        on_invalid: str = "raise",
+    ) -> Array:
+        """Encode rows as packed binary codes.
+
+        Parameters
+        ----------
+        X : rows (n, n_features)
+            Whatever ``fit`` takes, from one row on, and a Dask array always.
+        precision : {"exact", "accurate", "fast"}
+            On a GPU, "fast" multiplies once on tensor cores, in TF32 or in the type of X, and "accurate" three times,
+            with an error of the size of float32's. "exact" multiplies in X's float type (float32 at least), everywhere.
+        out : array (n, ceil(n_bits / 8)) of uint8, optional
+            Where to write the codes to, such as a memory map; in X's namespace, on X's device. Not for a Dask array.
+        factors : bool, default=False
+            Whether to add four bytes per row that correct distances of float queries, for rows whose norms vary
+            (`HammingIndex.search_asymmetric`). Takes a second pass over X; not for a Dask array.
+        on_invalid : {"raise", "skip", "zero"}, default="raise"
+            What to do about rows with NaN or inf: raise an error that names the first, leave them out, or give them
+            codes of zeros. The latter two warn, with the rows' numbers in ``warning.rows``. Not for a Dask array.
+
+        Returns
+        -------
+        array (n, ceil(n_bits / 8)) of uint8, four bytes wider with factors
+            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device; ``out`` if given.
+            For data frames, files and lists of numbers it is a NumPy array; for a Dask array a Dask array, computed
+            when it is.
+        """
+        if on_invalid != "raise":
+            plain = functools.partial(self.encode, precision=precision, factors=factors)
+            codes = self._encode_valid(X, plain, on_invalid)
+            return codes if out is None else _written(codes, out)
+        encode = functools.partial(encode_rows, precision=precision)
+
+        def run(rows: InputRows, W: Array, t: Array) -> Array:
+            if isinstance(rows.sample, np.ndarray):
+                encode_engine(rows.sample, precision)  # refuses a precision it has not before any row is read
+            if not factors:
+                return rows.encode(W, t, encode, out=out)
+            if out is not None:
+                check_out(out, shape=(rows.shape[0], code_bytes(self.n_bits) + FACTOR_BYTES), like=rows.origin)
+            return join_factors(rows.encode(W, t, encode), self._factors(rows, W, t))
+
+        codes = self._run(X, run)
+        return codes if out is None or codes is out else _written(codes, out)
+
+    def _factors(self, rows: InputRows, W: Array, t: Array) -> Array:
+        """Factors (n, 2) of the rows: see `scq_gpu.search.scoring`."""
+        known = unit_map(self)
+        if known.mean is None:
+            raise ValueError(f"{type(self).__name__} does not know the mean of its training rows, which factors need")
+        xp = rows.xp
+        frame, mean = (
+            xp.astype(from_host(x, xp=xp, device=rows.device), rows.dtype)
+            for x in (known.frame, known.mean * known.scale)
+        )
+        W, t = xp.astype(W, rows.dtype, copy=False), xp.astype(t, rows.dtype, copy=False)
+        scale = known.scale
+
+        def measure(X: Array) -> Array:
+            centered = X * scale - mean
+            o = centered @ frame
+            along = xp.where(X @ W >= t, o, -o)
+            sums = (xp.sum(o * o, axis=1), xp.sum(along, axis=1), xp.sum(centered * centered, axis=1))
+            return xp.stack(sums, axis=1)
+
+        sums = rows.map_blocks(measure, lambda found: found, where="X @ W")
+        return row_factors(to_host(sums))
+
+    @overload
+    def project(self, X: np.ndarray) -> NDArray[np.floating]: ...
+    @overload
+    def project(self, X: Any) -> Array: ...
+    def project(self, X: Any) -> Array:
+        """Project rows: ``X @ W - t``, whose signs are the bits.
+
+        Parameters
+        ----------
+        X : rows (n, n_features)
+            Whatever ``encode`` takes.
+
+        Returns
+        -------
+        array (n, n_bits) of float
+        """
+        return self._map(X, lambda scores, t: scores - t)
+
+    def to_faiss(self) -> Any:
+        """Make a Faiss index that encodes as this encoder does.
+
+        Returns
+        -------
+        faiss.IndexLSH
+            Empty and trained: ``sa_encode`` gives the codes of `encode`, ``add`` and ``search`` take floats. Training
+            it again would replace the thresholds.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> X = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+        >>> encoder = scq.OgE(n_bits=12, random_state=0).fit(X)
+        >>> bool((encoder.to_faiss().sa_encode(X) == encoder.encode(X)).all())
+        True
+        """
+        return faiss_index.make_index(*self._host_map())
+
+    def to_onnx(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Make an ONNX model: input ``X`` (n, n_features) of float32, output ``codes`` as from `encode`.
+
+        Parameters
+        ----------
+        path : str or path-like, optional
+            Also write the model there; an existing file is replaced only once the new one is complete.
+
+        Returns
+        -------
+        onnx.ModelProto
+            Its metadata hold the bit contract, ``n_bits`` and ``n_features``. It does not look for NaN: such a row gets
+            zeros.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> X = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+        >>> model = scq.OgE(n_bits=12, random_state=0).fit(X).to_onnx()
+        >>> [node.op_type for node in model.graph.node]
+        ['MatMul', 'GreaterOrEqual', 'Cast', 'Reshape', 'Mul', 'ReduceSum', 'Cast']
+        """
+        model = onnx_model.make_model(*self._host_map(), encoder=type(self).__name__)
+        if path is not None:
+            replace_file(path, model.SerializeToString())
+        return model
+
+    def to_torch(self) -> Any:
+        """Make a torch module that encodes as this encoder does.
+
+        Returns
+        -------
+        torch.nn.Module
+            From rows (..., n_features) to uint8 codes (..., ceil(n_bits / 8)), in float32, with buffers ``components``
+            and ``threshold``. It does not look for NaN: such a row gets zeros.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> X = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+        >>> scq.OgE(n_bits=12, random_state=0).fit(X).to_torch()  # doctest: +SKIP
+        TorchEncoder(n_features=16, n_bits=12)
+        """
+        return torch_module.make_module(*self._host_map())
+
+    def _host_map(self) -> tuple[np.ndarray, np.ndarray]:
+        """W' and t on the host in float32, in which exported encoders work."""
+        check_is_fitted(self)
+        return to_host(self.components_).astype(np.float32), to_host(self.threshold_).astype(np.float32)
+
+    def _map(self, X: Any, function: Callable[[Array, Array], Array]) -> Array:
+        """``function(X @ W, t)`` over blocks of rows."""
+        return self._run(X, lambda rows, W, t: rows.map_scores(W, t, function, to_origin=True))
+
+    def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
+        return self._map(X, lambda scores, t: function(scores >= t))
+
+    def _run(self, X: Any, run: Callable[[InputRows, Array, Array], Array]) -> Array:
+        """``run(rows, W, t)`` where the work is to be done, back in X's namespace and on X's device."""
+        return self._run_with(X, ("components_", "threshold_"), lambda rows, W, t: run(rows, W.T, t))
+
+
+def load(path: str | os.PathLike[str], *, device: str | None = None) -> Encoder:
+    """Load an encoder from a model file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that ``encoder.save`` wrote, on whatever device.
+    device : {None, "cpu", "cuda", "cuda:1", ...}
+        Where the encoder is to work; None loads NumPy arrays and follows each X.
+
+    Returns
+    -------
+    encoder
+        Of the class that was saved, fitted; for a type checker, ``isinstance`` tells which.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, scq_gpu as scq
+    >>> X = np.random.default_rng(0).normal(size=(200, 16))
+    >>> encoder = scq.OgE(n_bits=8, random_state=0).fit(X)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     encoder.save(f"{folder}/model.safetensors")
+    ...     same = scq.load(f"{folder}/model.safetensors")
+    >>> bool((same.encode(X) == encoder.encode(X)).all())
+    True
+    """
+    if device is not None:
+        usable_device(device)
+    encoder = from_tensors(*read_model(path), path=path)
+    return encoder if device is None else encoder.to(device)
+
+
+def from_tensors(tensors: dict[str, np.ndarray], facts: dict[str, Any], *, path: str | os.PathLike[str]) -> Encoder:
+    """The encoder that a model file holds, once all of it is known to fit."""
+    name = facts.get("encoder") if isinstance(facts, dict) else None
+    if not isinstance(name, str) or name not in _ENCODERS or "n_bits" not in _ENCODERS[name]._get_param_names():
+        known = ", ".join(name for name, kind in _ENCODERS.items() if "n_bits" in kind._get_param_names())
+        raise ModelFileError(f"{path} holds an encoder {str(name)[:100]!r}; this scq_gpu knows {known}")
+    kind = _ENCODERS[name]
+    params = kind._get_param_names()
+    check_stored(tensors, facts, arrays=kind._fitted_arrays, plain=kind._fitted_facts, params=params, path=path)
+    older = {"preserve": "classes"} if "preserve" in params else {}  # before there was a choice
+    encoder = kind(**older | facts["params"])
+    for name, value in tensors.items():
+        setattr(encoder, name.removeprefix("param."), value)
+    for name, value in facts["fitted"].items():
+        setattr(encoder, name, np.asarray(value, dtype=object) if name == "feature_names_in_" else value)
+    return encoder
+
+
+def snapshot(encoder: Encoder) -> Any:
+    """A copy that can be fitted, or shown to a callback, while the original stays as it is."""
+    return copy.copy(encoder)
+
+
+def _written(codes: Array, out: Array) -> Array:
+    """Codes in the array that the user gave for them."""
+    if tuple(out.shape) != tuple(codes.shape):
+        raise ValueError(f"out has shape {tuple(out.shape)}; these codes have {tuple(codes.shape)}")
+    out[...] = codes
+    return out
+
+
+def _int8_signs(bits: Array) -> Array:
+    xp = namespace(bits)
+    return signs(bits, dtype=xp.int8, xp=xp)

@@ -1,0 +1,116 @@
+"""Compiling loops, and running them over slices of rows or queries on threads, without the GIL.
+
+Imported only when numba is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+from numba import config, njit, types
+from numba.extending import intrinsic
+
+PIECE = 1 << 27  # steps of a compiled loop, a word or a few products each: some hundredths of a second
+_LEAST_ROWS = 4096
+_PATIENCE = 0.25  # seconds that an interrupt waits for tasks to stop
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` without the GIL, its machine code kept on disk where that can be written, and only there.
+
+    A read-only installation without a writable home, as in a hardened container, compiles anew in each process; so
+    does one whose disk is full.
+    """
+
+    def compile_later(function: Callable[..., Any]) -> Any:
+        try:
+            dispatcher = njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # numba finds no folder to write to
+            return njit(nogil=True, **options)(function)
+        cache = dispatcher._cache
+        save = cache.save_overload
+
+        def save_if_possible(*arguments: Any) -> None:
+            with contextlib.suppress(OSError):
+                save(*arguments)
+
+        cache.save_overload = save_if_possible
+        return dispatcher
+
+    return compile_later
+
+
+@intrinsic
+def popcount(typingctx: Any, x: Any) -> Any:
+    """Number of bits set in an unsigned integer: one instruction."""
+    if not isinstance(x, types.Integer):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return x(x), codegen
+
+
+def allowed_threads() -> int:
+    """Threads numba may use: the cores this process may run on, or the environment's NUMBA_NUM_THREADS."""
+    return int(vars(config)["NUMBA_NUM_THREADS"])
+
+
+class _Stopped(Exception):
+    """Another task failed, or the caller was interrupted: nobody waits for this one."""
+
+
+_running = threading.local()
+
+
+def check_stopped() -> None:
+    """End a task that nobody waits for any more; tasks call it between pieces of `PIECE` steps."""
+    stopped = getattr(_running, "stopped", None)
+    if stopped is not None and stopped.is_set():
+        raise _Stopped
+
+
+def piece_rows(steps_per_row: int) -> int:
+    """How many rows a compiled loop may take before somebody looks whether it is still wanted."""
+    return max(_LEAST_ROWS, PIECE // max(1, steps_per_row))
+
+
+def over_tasks(tasks: Sequence[tuple[Any, ...]]) -> None:
+    """Call every ``(function, *arguments)``, on as many threads as numba is allowed.
+
+    An interrupt or an error ends it within the time of one piece: tasks that wait are dropped, and those that run stop
+    at their next `check_stopped`.
+    """
+    threads = min(allowed_threads(), len(tasks))
+    if threads <= 1:
+        for function, *arguments in tasks:
+            function(*arguments)
+        return
+    stopped = threading.Event()
+
+    def run(function: Callable[..., None], *arguments: Any) -> None:
+        _running.stopped = stopped
+        try:
+            check_stopped()
+            function(*arguments)
+        finally:
+            _running.stopped = None
+
+    pool = ThreadPoolExecutor(threads)
+    futures = [pool.submit(run, *task) for task in tasks]
+    try:
+        for done in futures:
+            done.result()
+    except BaseException:
+        stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        wait(
+            [future for future in futures if not future.cancelled()], timeout=_PATIENCE
+        )  # one that is being compiled may take longer; it ends by itself
+        raise
+    pool.shutdown()

@@ -1,0 +1,457 @@
+"""Rows in blocks, and the passes over them.
+
+A pass goes through the rows in blocks that stay in cache and leaves a small result that adds up over blocks. `Rows`
+holds arrays and files; `scq_gpu.rows.distributed` does the same for Dask arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from scq_gpu._core.arrays import (
+    Array,
+    Device,
+    compute_dtype,
+    device_of,
+    from_host,
+    namespace,
+    quiet_floats,
+    row_slices,
+    small_dtype,
+)
+from scq_gpu._core.bits import code_bytes, signs
+from scq_gpu._core.devices import CudaDevice, block_bytes, cuda_device_of, to_device
+from scq_gpu._core.host_memory import available_bytes, worth_keeping
+from scq_gpu._core.threads import ordered_map
+from scq_gpu._core.validate import check_linear_map, check_out, nonfinite_error, projected_memory_error
+from scq_gpu.rows.basis import Basis, Moments
+from scq_gpu.rows.sources.base import RowSource, read_ahead
+from scq_gpu.rows.stream import fits, keep_rows, stream_rows
+
+_TALL_BYTES = 64 << 20
+_TALL_PRODUCTS = 1 << 32
+_LARGE_MEAN = 4.0  # squared mean over variance of the rows from which products with the mean lose a bit of precision
+_ENCODE_BYTES = 16 << 20  # of a file, encoded at a time: threads are started for each piece
+
+EncodeBlock = Callable[..., tuple[Array, Any]]
+"""``encode(X, W, t, out=None)``: codes, and whether all scores were finite (`scq_gpu.kernels.encode.encode_rows`)."""
+
+
+class TrainingRows(Protocol):
+    """Rows in the coordinates of a basis, over which training runs its sign passes."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+
+    def statistics(self, V: Array) -> SignStatistics:
+        """One sign pass at V (R, D, L), for every problem of the batch."""
+
+    def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
+        """The rows of these ascending numbers, kept in memory where the work is."""
+
+
+class SignStatistics(NamedTuple):
+    """What a sign pass leaves: means over rows, with ``B = sign(XV)``."""
+
+    M: Array
+    """``X'B / n`` (R, D, L)."""
+    balance: Array
+    """The mean of B (R, L): how far each bit is from splitting the rows in half."""
+
+
+class Rows:
+    """Rows of an array or a source, handed out in blocks on the device and in the float type of the work.
+
+    Rows are converted block by block; X itself is never copied as a whole. The next blocks of a file are read while one
+    is worked on. Rows in host memory go through a GPU in two buffers, one filled while the other is worked on.
+
+    Parameters
+    ----------
+    X : array (n, d) or RowSource
+    device : str or None
+        Where to work; None follows X.
+    """
+
+    def __init__(self, X: Array | RowSource, *, device: str | None = None) -> None:
+        self.X: Any = X
+        self._device = device
+        self.origin: Array = X.sample() if isinstance(X, RowSource) else X[:1, :]
+        """A row in the namespace and on the device that X came from and results go to."""
+        self._from_files = isinstance(X, RowSource) and not X.in_memory
+        sample = to_device(self.origin, device)
+        self.xp: ModuleType = namespace(sample)
+        self.device: Device = device_of(sample)
+        self.dtype: Any = compute_dtype(sample.dtype, xp=self.xp, device=self.device)
+        self.sum_dtype: Any = small_dtype(xp=self.xp, device=self.device)
+        self.sample: Array = sample
+        self._gpu: CudaDevice | None = cuda_device_of(sample)
+        self._streams: bool = self._gpu is not None and isinstance(self.origin, np.ndarray)
+        self._row_bytes: int = X.shape[1] * self.xp.finfo(self.dtype).bits // 8
+        self._block_rows: int = max(128, block_bytes(sample) // self._row_bytes)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, d)."""
+        return tuple(self.X.shape)
+
+    @property
+    def tall_rows(self) -> int:
+        """Height of the blocks of the moments pass, taller than elsewhere: each adds a d x d matrix to the sum."""
+        if self._gpu is not None:
+            return self._block_rows
+        quick = max(256, _TALL_PRODUCTS // self.shape[1] ** 2)  # a product that an interrupt need not wait long for
+        return min(quick, max(self._block_rows, min(4 * self.shape[1], _TALL_BYTES // self._row_bytes)))
+
+    def blocks(self, size: int | None = None) -> Iterator[Array]:
+        """The rows, ``size`` at a time, ready for products; a block may be overwritten by the one after next."""
+        return (self.xp.astype(X, self.dtype, copy=False) for X in self._stored_blocks(size))
+
+    def _stored_blocks(self, size: int | None = None) -> Iterator[Array]:
+        """The rows on the device in the type they are stored in."""
+        size = size or self._block_rows
+        blocks: Iterator[Array]
+        if isinstance(self.X, RowSource):
+            blocks = self.X.blocks(size) if self.X.in_memory else read_ahead(self.X.blocks(size))
+        else:
+            blocks = (self.X[part, :] for part in row_slices(self.shape[0], size))
+        if self._gpu is not None and self._streams:
+            return stream_rows(blocks, self._gpu)
+        return (to_device(X, self._device) for X in blocks)
+
+    def _map(self, function: Callable[[Array], Any], blocks: Iterable[Array]) -> Iterator[Any]:
+        """``function`` of every block, in order: over threads, but for blocks whose buffers are used again."""
+        plain = self._gpu is not None or not isinstance(self.sample, np.ndarray)
+        return map(function, blocks) if plain else ordered_map(function, blocks)
+
+    def moments(self) -> Moments:
+        """The moments pass. Refuses NaN and inf, naming the first."""
+
+        def measure(X: Array) -> Moments:
+            with quiet_floats():  # the result is checked instead
+                return Moments.of_block(X, dtype=self.sum_dtype, xp=self.xp)
+
+        with quiet_floats():
+            moments: Moments = functools.reduce(operator.add, self._map(measure, self.blocks(self.tall_rows)))
+        if not bool(self.xp.all(self.xp.isfinite(moments.scatter))):
+            raise self._nonfinite("the covariance of X")
+        return moments
+
+    def project(self, basis: Basis) -> TrainingRows:
+        """Rows in the coordinates of a basis, for the passes of training.
+
+        They are kept: the one copy that training makes. They stay where the work is, unless that is a GPU with too
+        little memory; then they wait in host memory. Rows of files are kept only where that takes little memory
+        (`scq_gpu._core.host_memory.worth_keeping`) and are read again in each pass otherwise; so are rows in memory
+        where that is faster (`projecting_costs_more`).
+        """
+        n, D = self.shape[0], basis.P.shape[1]
+        n_bytes = self._bytes(n, D)
+        on_device = self._gpu is not None and self.fit_on_device(n, D)
+        if self._from_files and not on_device and not worth_keeping(n_bytes):
+            return UnprojectedRows(self, basis)
+        if self.in_place and projecting_costs_more(self.shape[1], D):
+            return UnprojectedRows(self, basis)
+        available = available_bytes() if self._gpu is not None or str(self.device) == "cpu" else None
+        if not on_device and available is not None and n_bytes > available:
+            raise projected_memory_error((n, D), self.dtype, n_bytes=n_bytes, available=available)
+        blocks = self.projected_blocks(self.blocks(), basis, basis.P * basis.scale)
+        return self.kept(blocks, n, D)
+
+    def kept(self, blocks: Iterable[Array], n: int, D: int) -> ProjectedRows:
+        """Projected rows (n, D), kept where the work is or, where a GPU has no room for them, in host memory."""
+        kept, gpu = keep_rows(blocks, self._bytes(n, D), self._gpu)
+        return ProjectedRows(kept, sum_dtype=self.sum_dtype, xp=self.xp, gpu=gpu)
+
+    def fit_on_device(self, n: int, D: int) -> bool:
+        """Whether rows (n, D) may be kept where the work is."""
+        return self._gpu is None or fits(self._bytes(n, D), self._gpu)
+
+    def _bytes(self, n: int, D: int) -> int:
+        return int(n * D * self.xp.finfo(self.dtype).bits // 8)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether blocks of X are views: already on the device and in the float type of the work."""
+        return not self._from_files and not self._streams and self.origin.dtype == self.dtype
+
+    def centering(self, basis: Basis) -> tuple[Callable[[Array], Array], Array]:
+        """How to center rows at little cost: what to do to a block before a product, and what to add after it.
+
+        Returns a function of a block X and a vector c (d,) such that ``function(X) @ A + c @ A = (X - mean) @ A``. A
+        mean that is large beside the spread of the rows is subtracted from the rows themselves, rounded to their type,
+        and c corrects for the rounding: otherwise the product would lose precision. Any other mean goes into c alone,
+        which costs nothing.
+        """
+        if float(self.xp.sum(basis.mean**2)) <= _LARGE_MEAN * float(self.xp.sum(basis.eigenvalues)):
+            return lambda X: X, -basis.mean
+        mean = self.xp.astype(basis.mean, self.dtype)
+        return lambda X: X - mean, self.xp.astype(mean, self.sum_dtype) - basis.mean
+
+    def projected_blocks(self, blocks: Iterable[Array], basis: Basis, P: Array) -> Iterator[Array]:
+        """Centered blocks times P (d, K), which is in the type of sums."""
+        center, offset = self.centering(basis)
+        P, constant = (self.xp.astype(x, self.dtype) for x in (P, offset @ P))
+
+        def project(X: Array) -> Array:
+            Y = center(X) @ P
+            Y += constant
+            return Y
+
+        return self._map(project, blocks)
+
+    def encode(self, W: Array, t: Array, encode: EncodeBlock, *, out: Array | None = None) -> Array:
+        """Packed codes of the rows. Refuses NaN and inf, naming the first.
+
+        Rows come as they are stored. An array goes in one piece, which the engine cuts up; rows of files, those on
+        their way through a GPU and, NumPy's aside, those that have to be converted go in blocks. ``out``, in the
+        namespace and on the device of ``origin``, takes the codes where they are made there; else it is left alone.
+        """
+        check_linear_map(self.X, W, t)  # which compiled loops trust
+        shape = (self.shape[0], code_bytes(W.shape[1]))
+        if out is not None:
+            check_out(out, shape=shape, like=self.origin)
+        views = self.in_place or isinstance(self.sample, np.ndarray)
+        whole = views and not isinstance(self.X, RowSource) and not self._streams
+        size = self._block_rows if self._gpu else max(self._block_rows, _ENCODE_BYTES // self._row_bytes)
+        size = self.shape[0] if whole else size
+        if not isinstance(self.sample, np.ndarray):
+            return self._gather((encode(X, W, t) for X in self._stored_blocks(size)), "X @ W", to_origin=True)
+        codes = out if isinstance(out, np.ndarray) else np.empty(shape, dtype=np.uint8)
+        start = 0
+        for X in self._stored_blocks(size):
+            _, finite = encode(X, W, t, out=codes[start : start + X.shape[0]])
+            if not finite:
+                raise self._nonfinite("X @ W")
+            start += X.shape[0]
+        return codes
+
+    def map_scores(
+        self, W: Array, t: Array, function: Callable[[Array, Array], Array], *, to_origin: bool = False
+    ) -> Array:
+        """``function(X @ W, t)`` block by block, results concatenated. Refuses NaN and inf, naming the first.
+
+        With ``to_origin``, results for rows in host memory go there block by block.
+        """
+        W, t = self.xp.astype(W, self.dtype, copy=False), self.xp.astype(t, self.dtype, copy=False)
+        return self.map_blocks(lambda X: X @ W, lambda scores: function(scores, t), where="X @ W", to_origin=to_origin)
+
+    def map_blocks(
+        self,
+        score: Callable[[Array], Array],
+        function: Callable[[Array], Array],
+        *,
+        where: str,
+        to_origin: bool = False,
+    ) -> Array:
+        """``function(score(X))`` block by block, results concatenated. Refuses NaN and inf, naming the first.
+
+        NaN and inf are looked for in the scores (m, ...), to which those of a row must spread.
+        """
+
+        def map_block(X: Array) -> tuple[Array, Array]:
+            with quiet_floats():
+                scores = score(X)
+                return function(scores), self.xp.isfinite(self.xp.sum(scores))
+
+        return self._gather(self._map(map_block, self.blocks()), where, to_origin=to_origin)
+
+    def _gather(self, parts: Iterable[tuple[Array, Any]], where: str, *, to_origin: bool) -> Array:
+        """Results concatenated; the flags beside them, whether a block was finite, are looked at once, at the end.
+
+        Results that go to the host leave the device as they come, so that it holds those of a block or two.
+        """
+        gpu = self._gpu if to_origin and self._streams else None
+        results, flags = [], []
+        with quiet_floats():
+            for result, finite in parts:
+                results.append(result if gpu is None else gpu.download(result))
+                flags.append(finite)
+        if not bool(flags[0] if len(flags) == 1 else self.xp.all(self.xp.stack(flags))):  # waits for downloads, too
+            raise self._nonfinite(where)
+        if len(results) == 1:
+            return results[0]
+        return self.xp.concat(results, axis=0) if gpu is None else np.concatenate(results)
+
+    def _nonfinite(self, where: str) -> ValueError:
+        """The error that names the first NaN or inf of X, or says that ``where`` overflows."""
+        start = 0
+        with quiet_floats():
+            for X in self.blocks():
+                if not bool(self.xp.isfinite(self.xp.sum(X * 0.0))):
+                    break
+                start += X.shape[0]
+        locate = {"locate": self.X.locate} if isinstance(self.X, RowSource) else {}
+        return nonfinite_error(X, first_row=start, where=where, **locate)
+
+
+def projecting_costs_more(d: int, D: int) -> bool:
+    """Whether projecting rows once takes more time than it saves in some 50 passes.
+
+    Per row, projecting takes 2 d D operations. Where nearly all axes are kept, passes over projected rows save nothing
+    but the centering, which at worst takes the time of about 25 d operations per pass.
+    """
+    return D >= 0.9 * d and 2 * D > 50 * 25
+
+
+class ProjectedRows:
+    """Projected rows in blocks.
+
+    Parameters
+    ----------
+    blocks : list of array (m, D)
+        On the device; or in page-locked host memory, to go through ``gpu`` in each pass.
+    sum_dtype : dtype
+        In which blocks are summed up.
+    xp : module
+    gpu : CudaDevice or None
+    """
+
+    def __init__(
+        self, blocks: list[Array], *, sum_dtype: object, xp: ModuleType, gpu: CudaDevice | None = None
+    ) -> None:
+        self.kept = blocks
+        self.gpu = gpu
+        self._sum_dtype = sum_dtype
+        self._xp = xp
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return sum(Y.shape[0] for Y in self.kept)
+
+    def statistics(self, V: Array) -> SignStatistics:
+        """One sign pass at V (R, D, L), for every problem of the batch."""
+        xp, dtype = self._xp, self.kept[0].dtype
+        wide = xp.astype(side_by_side(V, xp=xp), dtype)
+        sums = _Sums(*wide.shape, dtype=self._sum_dtype, device=device_of(V), xp=xp)
+
+        def sign(Y: Array) -> tuple[Array, Array]:
+            return sums.of_block(Y, signs(Y @ wide >= 0, dtype=dtype, xp=xp))
+
+        over = ordered_map if self.gpu is None and isinstance(self.kept[0], np.ndarray) else map
+        sums.add(over(sign, self._blocks()))
+        return sums.means(self.n, R=V.shape[0])
+
+    def sample(self, numbers: np.ndarray) -> ProjectedRows:
+        """The rows of these ascending numbers, kept in memory where the work is."""
+        if len(numbers) == self.n:
+            return self
+        return self._with(_take(self._blocks(), numbers, xp=self._xp), len(numbers), self.kept[0].shape[1])
+
+    def project(self, axes: Array) -> ProjectedRows:
+        """The rows projected on axes (D, K), kept in memory where the work is."""
+        axes = self._xp.astype(axes, self.kept[0].dtype)
+        return self._with((Y @ axes for Y in self._blocks()), self.n, axes.shape[1])
+
+    def _blocks(self) -> Iterable[Array]:
+        return self.kept if self.gpu is None else stream_rows(self.kept, self.gpu, pinned=True)
+
+    def _with(self, blocks: Iterable[Array], n: int, D: int) -> ProjectedRows:
+        """Other rows (n, D), kept in memory where the work is if they fit there."""
+        n_bytes = n * D * self._xp.finfo(self.kept[0].dtype).bits // 8
+        kept, gpu = keep_rows(blocks, n_bytes, self.gpu or cuda_device_of(self.kept[0]))
+        return ProjectedRows(kept, sum_dtype=self._sum_dtype, xp=self._xp, gpu=gpu)
+
+
+class UnprojectedRows:
+    """The same passes over rows that are not projected: V and M are instead.
+
+    With ``W = s P V`` (d, L), ``B = sign((X - mean) W)`` and ``M = s P' (X - mean)' B / n``: two products per pass, as
+    for projected rows, and nothing of the height of X is kept.
+    """
+
+    def __init__(self, rows: Rows, basis: Basis) -> None:
+        self._rows = rows
+        self._basis = basis
+        self._P = basis.P * basis.scale
+        self._center, self._offset = rows.centering(basis)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self._rows.shape[0]
+
+    def statistics(self, V: Array) -> SignStatistics:
+        """One sign pass at V (R, D, L), for every problem of the batch."""
+        rows, xp = self._rows, self._rows.xp
+        wide = self._P @ side_by_side(V, xp=xp)
+        W, constant = (xp.astype(x, rows.dtype) for x in (wide, self._offset @ wide))
+        sums = _Sums(*wide.shape, dtype=rows.sum_dtype, device=device_of(V), xp=xp)
+
+        def sign(X: Array) -> tuple[Array, Array]:
+            X = self._center(X)
+            return sums.of_block(X, signs(X @ W + constant >= 0, dtype=rows.dtype, xp=xp))
+
+        sums.add(rows._map(sign, rows.blocks()))
+        sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._offset[:, None] * sums.B)
+        return sums.means(self.n, R=V.shape[0])
+
+    def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
+        """The rows of these ascending numbers, in memory; unprojected where that is faster."""
+        rows = self._rows
+        if rows.in_place and len(numbers) == self.n:
+            return self
+        taken = _take(rows.blocks(), numbers, xp=rows.xp)
+        if not projecting_costs_more(*self._P.shape) or not rows.fit_on_device(len(numbers), rows.shape[1]):
+            return self._projected(taken, self._P, len(numbers))
+        X = rows.xp.empty((len(numbers), rows.shape[1]), dtype=rows.dtype, device=rows.device)
+        filled = 0
+        for part in taken:
+            X[filled : filled + part.shape[0], :] = part
+            filled += part.shape[0]
+        return UnprojectedRows(Rows(X), self._basis)
+
+    def project(self, axes: Array) -> ProjectedRows:
+        """The rows projected on axes (D, K), kept in memory where the work is."""
+        return self._projected(self._rows.blocks(), self._P @ axes, self.n)
+
+    def _projected(self, blocks: Iterable[Array], P: Array, n: int) -> ProjectedRows:
+        return self._rows.kept(self._rows.projected_blocks(blocks, self._basis, P), n, P.shape[1])
+
+
+class _Sums:
+    """Sums of a sign pass over blocks, all problems side by side in R L columns."""
+
+    def __init__(self, d: int, columns: int, *, dtype: object, device: object, xp: ModuleType) -> None:
+        self._xp, self._dtype = xp, dtype
+        self.M = xp.zeros((d, columns), dtype=dtype, device=device)
+        self.B = xp.zeros((columns,), dtype=dtype, device=device)
+
+    def of_block(self, X: Array, B: Array) -> tuple[Array, Array]:
+        """``X'B`` and the sum of B over a block of rows."""
+        xp = self._xp
+        return xp.astype(xp.matrix_transpose(X) @ B, self._dtype), xp.astype(xp.sum(B, axis=0), self._dtype)
+
+    def add(self, blocks: Iterable[tuple[Array, Array]]) -> None:
+        """Add blocks up, in their order."""
+        for M, B in blocks:
+            self.M, self.B = self.M + M, self.B + B
+
+    def means(self, n: int, *, R: int) -> SignStatistics:
+        """Means over n rows, the problems apart."""
+        xp, (d, columns) = self._xp, self.M.shape
+        M = xp.permute_dims(xp.reshape(self.M / n, (d, R, columns // R)), (1, 0, 2))
+        return SignStatistics(M, xp.reshape(self.B / n, (R, columns // R)))
+
+
+def side_by_side(V: Array, *, xp: ModuleType) -> Array:
+    """The problems of a batch (R, D, L) as one wide matrix (D, R L), so that one product serves all."""
+    R, D, L = V.shape
+    return xp.reshape(xp.permute_dims(V, (1, 0, 2)), (D, R * L))
+
+
+def _take(blocks: Iterable[Array], numbers: np.ndarray, *, xp: ModuleType) -> Iterator[Array]:
+    """The rows of these ascending numbers, in pieces."""
+    start = 0
+    for X in blocks:
+        first, last = np.searchsorted(numbers, (start, start + X.shape[0]))
+        if last > first:
+            yield xp.take(X, from_host(numbers[first:last] - start, xp=xp, device=device_of(X)), axis=0)
+        start += X.shape[0]

@@ -1,0 +1,105 @@
+"""Where rows come from when they are not an array: files of many formats, read in blocks, as often as asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from scq_gpu._core.files import natural_order
+from scq_gpu.rows.sources.base import ArrayRows, FileRows, JoinedRows, RowFileError, RowSource, read_ahead
+from scq_gpu.rows.sources.binary import BinRows, NpyRows, NpzRows, VecsRows
+from scq_gpu.rows.sources.stores import Hdf5Rows, ParquetRows, ZarrRows
+
+__all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "open_rows", "read_ahead"]
+
+_FORMATS: dict[str, type[FileRows]] = {
+    ".npy": NpyRows,
+    ".npz": NpzRows,
+    **dict.fromkeys(BinRows.TYPES, BinRows),
+    **dict.fromkeys(VecsRows.TYPES, VecsRows),
+    ".parquet": ParquetRows,
+    ".h5": Hdf5Rows,
+    ".hdf5": Hdf5Rows,
+    ".zarr": ZarrRows,
+}
+_ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
+
+Paths = str | os.PathLike[str] | RowSource | Sequence["str | os.PathLike[str] | RowSource"]
+
+
+def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSource:
+    """Open a file of rows, to be read in blocks whenever ``fit`` or ``encode`` goes through them.
+
+    The format goes by the ending: ``.npy``, ``.npz``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.fvecs``, ``.bvecs``,
+    ``.parquet``, ``.h5``, ``.hdf5`` or ``.zarr``. The last four need the extra ``io``.
+
+    Parameters
+    ----------
+    path : path or list of paths
+        A file; a folder, whose files of these formats are joined in the natural order of their names (``part-2`` before
+        ``part-10``); or a list of those, joined in the order given.
+    name : str or list of str, optional
+        What to take where a file holds several: an array of an ``.npz`` archive, HDF5 file or Zarr store, or of a
+        Parquet file one column of lists or a list of numeric columns.
+
+    Returns
+    -------
+    RowSource
+        With ``shape`` and ``dtype``; ``numpy.asarray`` of it reads everything.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, scq_gpu as scq
+    >>> X = np.random.default_rng(0).normal(size=(1000, 16)).astype(np.float32)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/x.npy", X)
+    ...     rows = scq.io.open_rows(f"{folder}/x.npy")
+    ...     encoder = scq.OgE(n_bits=8, random_state=0).fit(rows)
+    ...     codes = encoder.encode(rows)
+    >>> rows.shape, rows.dtype, codes.shape
+    ((1000, 16), dtype('float32'), (1000, 1))
+    """
+    if isinstance(path, RowSource):
+        return path
+    if isinstance(path, str | os.PathLike):
+        return _open_path(Path(path), name)
+    if not isinstance(path, Sequence) or not path:
+        raise ValueError(f"path={path!r} is neither a path nor a list of paths with at least one in it")
+    return JoinedRows([open_rows(part, name=name) for part in path])
+
+
+def memory_map(path: str | os.PathLike[str]) -> np.ndarray | None:
+    """A file's rows as a memory map, which can be read row by row; None for formats that cannot."""
+    path, kind = Path(path), Path(path).suffix.lower()
+    if kind != ".npy" and kind not in BinRows.TYPES:
+        return None
+    rows = open_rows(path)  # which checks the header against the file
+    if kind == ".npy":
+        mapped: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
+    return np.memmap(path, dtype=BinRows.TYPES[kind], mode="r", offset=8, shape=rows.shape)
+
+
+def _open_path(path: Path, name: str | Sequence[str] | None) -> RowSource:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    kind = _FORMATS.get(path.suffix.lower())
+    if path.is_dir() and kind is not ZarrRows:
+        if not any((path / mark).exists() for mark in _ZARR_MARKS):
+            return _open_folder(path, name)
+        kind = ZarrRows
+    if kind is None:
+        raise RowFileError(f"{path} has the ending {path.suffix!r}; those known are {', '.join(_FORMATS)}")
+    return kind(path, name)
+
+
+def _open_folder(folder: Path, name: str | Sequence[str] | None) -> RowSource:
+    """The files of rows in a folder, joined; hidden ones, such as unfinished ones, are left out."""
+    files = (p for p in folder.iterdir() if p.suffix.lower() in _FORMATS and not p.name.startswith((".", "_")))
+    parts = [_open_path(part, name) for part in sorted(files, key=natural_order)]
+    if not parts:
+        raise RowFileError(f"{folder} is a folder without a file of rows ({', '.join(_FORMATS)})")
+    return JoinedRows(parts)

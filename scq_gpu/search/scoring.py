@@ -1,0 +1,138 @@
+r"""What float queries add up over the bits of codes: distances to what a code stands for.
+
+With unit columns :math:`u_k = w_k / |w_k|` a row has the coordinates :math:`o_k = u_k \cdot (x - \text{mean})`. All
+that is left of it is the sign of each, so a code stands for the levels :math:`c_{k, b_k}`, the mean of :math:`o_k` over
+the training rows with that bit, and
+
+.. math:: |q - x|^2 \approx \sum_k (o_k(q) - c_{k, b_k})^2, \qquad
+          q \cdot x \approx q \cdot \text{mean} + \sum_k (u_k \cdot q) \, c_{k, b_k}.
+
+With two numbers per row, coordinates :math:`o = F'(x - \text{mean})` along the orthonormal columns F nearest to the
+:math:`u_k`, and with :math:`b_k = \pm 1`, :math:`f = |o|^2 / \sum_k o_k b_k`, which makes the estimate of
+:math:`o \cdot o` exact, as in RaBitQ (Gao and Long, SIGMOD 2024), and
+:math:`r = |o|^2 + (|x - \text{mean}|^2 - |o|^2) / 2`,
+
+.. math:: |q - x|^2 \approx |q - \text{mean}|^2 + r - 2 f \sum_k o_k(q) \, b_k, \qquad
+          q \cdot x \approx q \cdot \text{mean} + f \sum_k (F'q)_k \, b_k.
+
+What lies outside the span of the map counts by half: of the shares 0, 1/2 and 1, one half kept most neighbors
+(docs/results/neighbors.md).
+
+All of them are a constant of the query, and of the row, and a sum over bits: what `scq_gpu.kernels.asymmetric` scans.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scq_gpu._core.arrays import Array, is_array, to_host
+from scq_gpu._core.validate import METRICS, check_choice, check_projections
+
+_HALF_MAX = float(np.finfo(np.float16).max)
+_OUTSIDE = 0.5  # share of a row's squared norm outside the span of the map that counts in its distances
+
+
+class QueryScores(NamedTuple):
+    """Distances are ``base + unit * (sum over set bits of gain)``, or of ``offset + scale * (constant + sum)``."""
+
+    gain: np.ndarray  # (q, n_bits) float32
+    base: np.ndarray  # (q,) float32
+    unit: float
+    constants: np.ndarray  # (q,) float32, with factors
+    offsets: bool  # whether the rows' offsets count
+
+
+class UnitMap(NamedTuple):
+    """The map of an encoder in unit columns."""
+
+    lengths: np.ndarray  # (n_bits,): |w_k|
+    threshold: np.ndarray  # (n_bits,)
+    levels: np.ndarray  # (n_bits, 2): mean o_k of rows whose bit is 0, and 1
+    mean: np.ndarray | None  # (d,)
+    components: np.ndarray | None  # (n_bits, d)
+
+    @property
+    def frame(self) -> np.ndarray:
+        """The orthonormal columns F (d, n_bits) nearest to the unit columns of the map."""
+        if self.components is None or self.mean is None:
+            raise ValueError("factors need an encoder that knows its components and the mean of its training rows")
+        U, _, V = np.linalg.svd((self.components / self.lengths[:, None]).T, full_matrices=False)
+        frame: np.ndarray = U @ V
+        return frame
+
+    @property
+    def scale(self) -> float:
+        """Factor that brings rows to length 1 on average: what is stored as float16 is in this scale."""
+        return float(1 / np.sqrt(np.mean(self.levels**2) * len(self.levels)))
+
+
+def unit_map(encoder: Any) -> UnitMap:
+    """The map of an encoder, on the host; of one with a projection alone, its columns are taken to be unit."""
+    n_bits = encoder.n_bits
+    components, levels = getattr(encoder, "components_", None), getattr(encoder, "levels_", None)
+    lengths = np.ones(n_bits) if components is None else np.linalg.norm(_host(components), axis=1)
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    known = np.tile([-1.0, 1.0], (n_bits, 1)) if levels is None else _host(levels)
+    threshold, mean = getattr(encoder, "threshold_", np.zeros(n_bits)), getattr(encoder, "mean_", None)
+    host = (None if x is None else _host(x) for x in (mean, components))
+    return UnitMap(lengths, _host(threshold), known / lengths[:, None], *host)
+
+
+def score_queries(encoder: Any, X_query: Array, *, metric: str, factors: bool) -> QueryScores:
+    """What the bits of codes add to the distances of float queries."""
+    check_choice(metric, name="metric", choices=METRICS)
+    projections = check_projections(to_host(encoder.project(X_query)), n_bits=encoder.n_bits)
+    known = unit_map(encoder)
+    if (factors or metric == "ip") and known.mean is None:
+        raise ValueError(
+            f"{type(encoder).__name__} does not know the mean of its training rows, which "
+            f"{'factors' if factors else 'metric=' + repr(metric)} need; pass metric='l2', and codes without factors"
+        )
+    score = _inner_products if metric == "ip" else _distances
+    found = score(projections, _host(X_query), known, factors=factors)
+    return found if metric != "cosine" else found._replace(base=found.base / 2, unit=found.unit / 2)
+
+
+def _distances(P: np.ndarray, X: np.ndarray, known: UnitMap, *, factors: bool) -> QueryScores:
+    o, (zero, one) = P / known.lengths, known.levels.T
+    if not factors:
+        at_zero = (o - zero) ** 2
+        return _scores((o - one) ** 2 - at_zero, at_zero.sum(axis=1), 1.0)
+    centered = X - known.mean
+    o, square = centered @ known.frame * known.scale, (centered**2).sum(axis=1)
+    return _scores(-4 * o, square, 1 / known.scale**2, constants=2 * o.sum(axis=1), offsets=True)
+
+
+def _inner_products(P: np.ndarray, X: np.ndarray, known: UnitMap, *, factors: bool) -> QueryScores:
+    along, (zero, one) = (P + known.threshold) / known.lengths, known.levels.T
+    base = -(X @ known.mean)
+    if not factors:
+        return _scores(along * (zero - one), base - along @ zero, 1.0)
+    along = X @ known.frame
+    return _scores(-2 * along, base, 1 / known.scale, constants=along.sum(axis=1))
+
+
+def _scores(
+    gain: np.ndarray, base: np.ndarray, unit: float, *, constants: np.ndarray | None = None, offsets: bool = False
+) -> QueryScores:
+    none = np.zeros(len(gain)) if constants is None else constants
+    return QueryScores(gain.astype(np.float32), base.astype(np.float32), unit, none.astype(np.float32), offsets)
+
+
+def row_factors(sums: np.ndarray) -> np.ndarray:
+    """Factors (n, 2) float16 from sums (n, 3) in the scale of the map: |o|^2, the sum of o_k b_k, and |x - mean|^2.
+
+    A row too far out for float16 is drawn in along its direction: were its offset alone cut, it would seem near.
+    """
+    inside, absolute, square = sums.astype(np.float64).T
+    correction = inside / np.where(absolute > 0, absolute, 1.0)
+    offset = np.maximum(inside + _OUTSIDE * (square - inside), 0.0)
+    drawn = np.sqrt(_HALF_MAX / np.maximum(offset, _HALF_MAX))
+    factors: np.ndarray = np.stack([offset * drawn**2, correction * drawn], axis=1)
+    return factors.astype(np.float16)
+
+
+def _host(x: Any) -> np.ndarray:
+    return np.array(to_host(x) if is_array(x) else x, dtype=np.float64)

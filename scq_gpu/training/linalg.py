@@ -1,0 +1,32 @@
+"""Orthonormal matrices near a given one, batched, on any array namespace; and the generator of random numbers."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._core.arrays import Array
+
+
+def polar(A: Array, *, xp: ModuleType) -> Array:
+    """The matrix with orthonormal columns nearest to A (..., D, L), by an eigendecomposition of order L."""
+    w, E = xp.linalg.eigh(xp.matrix_transpose(A) @ A)
+    smallest = float(xp.finfo(A.dtype).eps) * xp.max(w, axis=-1, keepdims=True)
+    w = xp.maximum(w, xp.where(smallest > 0, smallest, 1.0))
+    return A @ ((E / xp.sqrt(w)[..., None, :]) @ xp.matrix_transpose(E))
+
+
+def orthonormalize(V: Array, *, xp: ModuleType) -> Array:
+    """V with V'V = I to rounding, from one that is nearly so: two Newton-Schulz steps, each squaring the error."""
+    for _ in range(2):
+        V = 1.5 * V - 0.5 * (V @ (xp.matrix_transpose(V) @ V))
+    return V
+
+
+def generator(random_state: Any) -> np.random.Generator:
+    """A NumPy generator from None, a seed, a Generator or a RandomState: random numbers are drawn on the host."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31, size=4))
+    return np.random.default_rng(random_state)

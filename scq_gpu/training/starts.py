@@ -1,0 +1,193 @@
+"""Where a fit starts: V before the first sign pass, the same on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._core.arrays import Array, device_of, from_host, to_host
+from scq_gpu.rows.basis import Basis
+from scq_gpu.rows.passes import ProjectedRows, TrainingRows, UnprojectedRows
+from scq_gpu.training.defaults import SHORT, auto_ridge
+from scq_gpu.training.joint import orthogonal_step
+from scq_gpu.training.linalg import generator, orthonormalize, polar
+from scq_gpu.training.loop import train
+from scq_gpu.training.rotation import rotation_step
+
+START_ROWS = 50_000  # most rows that other codes are learned from
+_ROTATIONS = 25  # passes of ITQ, each with signs taken ahead of the rotation
+_WHITENING = 0.25  # power of the variance by which random starts prefer axes of little variance
+_LONGER, _LONGEST = 4, 128  # a longer code has four times the bits, but no more than 128
+_PASSES, _PASSES_JOINED = 14, 10  # codes to start from need not converge: they only point the way
+_MARGIN = 1.02  # d / lambda_max(H'H) where codes are joined,
+_NOISE = 1e-3  # and what is added to the entries of their columns
+
+Progress = Callable[[range], Iterable[int]]
+
+
+def draw_starts(
+    start: str | np.ndarray,
+    basis: Basis,
+    rows: TrainingRows,
+    *,
+    n_bits: int,
+    n_init: int,
+    random_state: Any,
+    progress: Progress = iter,
+    xp: ModuleType,
+) -> Array:
+    """Starts ``V`` (n_init, D, n_bits) in the coordinates of the basis.
+
+    "random" draws normals on the host, weights axis i by ``lam_i ** (-1/4)``, and takes the nearest orthonormal matrix:
+    without the weights the few axes of largest variance would decide the signs of all bits alike, and the bits would
+    begin as copies of each other. An array, and "pca", give the first start; further ones are drawn at random. "itq"
+    rotates the leading axes, and "longer_code" those of a longer code (`_Draws.from_longer`). "shorter_codes" grows
+    codes from shorter ones (`_Draws.from_shorter`). These three learn from a sample of the rows, so they cost a large
+    fit little; ``progress`` is shown their passes.
+    """
+    draws = _Draws(basis, rows, random_state, xp=xp)
+    kind = start if isinstance(start, str) else None
+    D = basis.lam.shape[0]
+    if kind == "itq":
+        return draws.rotated(draws.on_device(np.eye(D, n_bits)), draws.sample(), n_init, progress)
+    if kind == "longer_code" and longer_bits(n_bits, D) > n_bits:
+        return draws.from_longer(n_bits, n_init, progress)
+    if kind == "shorter_codes" and n_bits > SHORT:
+        return draws.from_shorter(n_bits, n_init, progress)
+    V = draws.random(n_init, n_bits)
+    if isinstance(start, str) and start != "pca":
+        return V
+    first = draws.on_device(np.eye(D, n_bits)) if isinstance(start, str) else basis.coordinates(draws.on_device(start))
+    return xp.concat([first[None, ...], V[1:, ...]], axis=0)
+
+
+def start_columns(n_bits: int, D: int, n_init: int) -> int:
+    """Number of columns that the start of the joint solver learns at once for classes, for memory estimates."""
+    if n_bits <= SHORT:
+        return longer_bits(n_bits, D)
+    count, K = shorter_codes(n_bits)
+    return n_init * count * K
+
+
+def longer_bits(n_bits: int, D: int) -> int:
+    """Length of the longer code that a code of ``n_bits`` bits starts from."""
+    return min(_LONGER * n_bits, _LONGEST, D)
+
+
+def shorter_codes(n_bits: int) -> tuple[int, int]:
+    """Number of shorter codes that a long one grows from, a power of two, and their length.
+
+    Together they have n_bits bits, or a few more.
+    """
+    count = 1 << ((n_bits - 1) // SHORT).bit_length()
+    return count, -(-n_bits // count)
+
+
+class _Draws:
+    """Starts that are drawn, rotated or learned; the generator goes on from one to the next."""
+
+    def __init__(self, basis: Basis, rows: TrainingRows, random_state: Any, *, xp: ModuleType) -> None:
+        self.basis, self.rows, self.xp = basis, rows, xp
+        self.rng = generator(random_state)
+
+    def on_device(self, V: np.ndarray) -> Array:
+        lam = self.basis.lam
+        return self.xp.astype(from_host(V, xp=self.xp, device=device_of(lam)), lam.dtype)
+
+    def normals(self, count: int, n_columns: int) -> Array:
+        D = self.basis.lam.shape[0]
+        return self.on_device(np.stack([self.rng.standard_normal((D, n_columns)) for _ in range(count)]))
+
+    def random(self, count: int, n_columns: int) -> Array:
+        V = self.normals(count, n_columns) * (self.basis.lam**-_WHITENING)[:, None]
+        return orthonormalize(polar(V, xp=self.xp), xp=self.xp)
+
+    def rotated(
+        self, axes: Array, rows: ProjectedRows | UnprojectedRows, n_init: int, progress: Progress = iter
+    ) -> Array:
+        """Orthonormal axes (D, L) rotated so that the signs of the rows lose least: V (n_init, D, L).
+
+        The rotations are those of ITQ (Gong and Lazebnik, 2011), from random ones of their own.
+        """
+        xp, L = self.xp, axes.shape[1]
+        draws = self.on_device(np.stack([self.rng.standard_normal((L, L)) for _ in range(n_init)]))
+        lam = xp.sum(self.basis.lam[:, None] * axes * axes, axis=0)
+        runs = train(
+            rows.project(axes),
+            lam,
+            polar(draws, xp=xp),
+            step=rotation_step(xp=xp),
+            ridge=0.0,
+            tol=0,
+            iterations=progress(range(_ROTATIONS)),
+            xp=xp,
+        )
+        return orthonormalize(axes @ xp.stack([run.V for run in runs]), xp=xp)
+
+    def from_longer(self, n_bits: int, n_init: int, progress: Progress) -> Array:
+        """Leading axes of the projections of a longer code, rotated.
+
+        Among many bits that each separate some clusters of rows, the clusters that most of them separate carry the
+        variance; few bits from a random start find some of those and miss others, depending on chance.
+        """
+        xp, lam = self.xp, self.basis.lam
+        sample = self.sample()
+        V = self.random(1, longer_bits(n_bits, lam.shape[0]))
+        V = self.learn(sample, V, progress(range(_PASSES)))[0, ...]
+        _, E = xp.linalg.eigh(xp.matrix_transpose(V) @ (lam[:, None] * V))
+        axes = (V @ xp.flip(E, axis=1))[:, :n_bits]
+        return self.rotated(polar(axes, xp=xp), sample, n_init)
+
+    def from_shorter(self, n_bits: int, n_init: int, progress: Progress) -> Array:
+        """Codes that begin apart and are joined in pairs until each start has one left, learning in between."""
+        sample = self.sample()
+        count, K = shorter_codes(n_bits)
+        joins = count.bit_length() - 1
+        passes = iter(progress(range(_PASSES + (joins - 1) * _PASSES_JOINED)))
+        codes = self.learn(sample, self.random(n_init * count, K), islice(passes, _PASSES))
+        for _ in range(joins - 1):
+            codes = self.learn(sample, self.join(codes), islice(passes, _PASSES_JOINED))
+        next(passes, None)  # a progress bar counts the last pass when it is asked for another
+        return self.join(codes, n_bits)
+
+    def join(self, codes: Array, n_bits: int | None = None) -> Array:
+        """Orthonormal V (G / 2, D, 2 K), or the first n_bits of its columns, from codes (G, D, K), learned apart.
+
+        Each code has found the clusters of rows by itself, and two place a row better than one; but columns of one are
+        not orthogonal to those of the other. The axes of least variance, as many as columns, make them so, and hardly
+        change what a bit sees: with H along all other axes, ``H'H + T'T = d I`` for ``T = U (d I - H'H)^(1/2)`` and any
+        orthonormal U. The polar factor makes T the nearest to what was there; a little noise separates columns that
+        both codes have.
+        """
+        xp, (G, D, K) = self.xp, codes.shape
+        V = xp.permute_dims(xp.reshape(codes, (G // 2, 2, D, K)), (0, 2, 1, 3))
+        V = xp.reshape(V, (G // 2, D, 2 * K))[..., :n_bits]
+        L = V.shape[-1]
+        V = V / xp.linalg.vector_norm(V, axis=-2, keepdims=True) + _NOISE * self.normals(G // 2, L)
+        H, T = V[:, : D - L, :], V[:, D - L :, :]
+        w, E = xp.linalg.eigh(xp.matrix_transpose(H) @ H)
+        w = xp.maximum(w, xp.zeros_like(w))
+        d = xp.max(w, axis=-1, keepdims=True)
+        d = _MARGIN * xp.maximum(d, xp.ones_like(d))
+        root = (E * xp.sqrt(d - w)[:, None, :]) @ xp.matrix_transpose(E)
+        T = polar(polar(T @ root, xp=xp), xp=xp) @ root  # T may be nearly singular: the second pass mends rounding
+        return orthonormalize(xp.concat([H, T], axis=-2) / xp.sqrt(d)[..., None], xp=xp)
+
+    def sample(self) -> ProjectedRows | UnprojectedRows:
+        """All rows, or a uniform sample of many."""
+        n = self.rows.n
+        numbers = np.arange(n) if n <= START_ROWS else np.sort(self.rng.choice(n, START_ROWS, replace=False))
+        return self.rows.sample(numbers)
+
+    def learn(self, rows: TrainingRows, V: Array, passes: Iterable[int]) -> Array:
+        """Codes (G, D, K) that OgE learns from V, each by itself."""
+        lam, K = self.basis.lam, V.shape[-1]
+        square = K / float(to_host(self.xp.sum(lam[:K])))  # of the factor from the rows' scale to that for K bits
+        ridge = auto_ridge(K, "classes") / square
+        step = orthogonal_step(ridge, xp=self.xp)
+        runs = train(rows, lam, V * square**0.5, step=step, ridge=ridge, tol=0, iterations=passes, xp=self.xp)
+        return self.xp.stack([run.V for run in runs])

@@ -1,0 +1,128 @@
+"""What a fit asks of the device per iteration, and an encode per call: a Markdown table.
+
+    .venv-cupy/bin/python tests/cupy_on_cpu/counts.py > before.md
+
+Counts are exact and need no GPU: they are what CuPy asked the stand-in for. They say nothing about time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+import cupy
+import numpy as np
+import standin
+
+import scq_gpu as scq
+
+N, D, N_BITS = 20_000, 256, 32
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of some work; of several iterations, their mean."""
+
+    launches: float
+    cublas: float
+    cusolver: float
+    syncs: float
+    """Calls that hold the host until the device is done."""
+    allocations: float
+    """Asked of CuPy's pool, which asks the driver only if it has nothing that fits."""
+    bytes_to_host: float
+    bytes_to_device: float
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(Counts)))
+
+    def __truediv__(self, n: int) -> Counts:
+        return Counts(*(getattr(self, f.name) / n for f in fields(Counts)))
+
+
+class _Allocations(cupy.cuda.MemoryHook):
+    name = "allocations"
+    n = 0
+
+    def malloc_preprocess(self, **_: Any) -> None:
+        self.n += 1
+
+
+@contextmanager
+def _counting() -> Iterator[list[Counts]]:
+    """A list that holds the counts after the block."""
+    result: list[Counts] = []
+    with _Allocations() as allocations, standin.counting() as n:
+        yield result
+    syncs = sum(k for name, k in n.items() if name.startswith("sync ") or name.endswith(", synchronous"))
+    result.append(
+        Counts(
+            launches=n["kernel launches"],
+            cublas=n["cublas calls"],
+            cusolver=n["cusolver calls"],
+            syncs=syncs,
+            allocations=allocations.n,
+            bytes_to_host=n["copy device to host, bytes"],
+            bytes_to_device=n["copy host to device, bytes"],
+        )
+    )
+
+
+def count(work: Callable[[], object]) -> Counts:
+    """Of work; what it compiles counts too, so have it done once before."""
+    with _counting() as result:
+        work()
+    return result[0]
+
+
+def rows(n: int = N) -> np.ndarray:
+    """Gaussian rows with a decaying spectrum."""
+    rng = np.random.default_rng(0)
+    return (rng.standard_normal((n, D)) * np.logspace(0, -1.5, D)).astype(np.float32)
+
+
+def count_iteration(Encoder: type, solver: str) -> dict[str, Counts]:
+    """Of one iteration, from fits of different length."""
+    X = cupy.asarray(rows())
+
+    def fit(max_iter: int) -> Counts:
+        encoder = Encoder(N_BITS, solver=solver, init="random", max_iter=max_iter, tol=0, random_state=0)
+        return count(lambda: encoder.fit(X))
+
+    fit(4)
+    four, eight = fit(4), fit(8)
+    return {f"{Encoder.__name__} {solver}": (eight - four) / 4}
+
+
+def count_encode(n: int) -> Counts:
+    """Of an encode of n rows on the device."""
+    X = cupy.asarray(rows(n))
+    encoder = scq.OgE(N_BITS, init="random", max_iter=2, tol=0, random_state=0).fit(X[:N])
+    encoder.encode(X)
+    return count(lambda: encoder.encode(X))
+
+
+def table() -> dict[str, Counts]:
+    """Every line."""
+    lines: dict[str, Counts] = {}
+    for solver in ("joint", "columnwise"):
+        for Encoder in (scq.OgE, scq.OnE):
+            lines |= count_iteration(Encoder, solver)
+    for n in (N, 10 * N):
+        lines[f"encode {n:,} rows"] = count_encode(n)
+    return lines
+
+
+def main() -> None:
+    """Print the table."""
+    names = [f.name.replace("_", " ") for f in fields(Counts)]
+    print(f"Per iteration of a fit ({N:,} x {D}, {N_BITS} bits), and per encode ({D} features, {N_BITS} bits):\n")
+    print(f"| | {' | '.join(names)} |\n|---|{'---:|' * len(names)}")
+    for name, counts in table().items():
+        print(f"| {name} | {' | '.join(f'{getattr(counts, f.name):,.0f}' for f in fields(Counts))} |")
+
+
+if __name__ == "__main__":
+    main()

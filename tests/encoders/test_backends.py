@@ -1,0 +1,168 @@
+"""One body over NumPy, array_api_strict (three devices), torch and CuPy."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+import reference
+
+import scq_gpu as scq
+from scq_gpu._core.arrays import namespace
+from scq_gpu.rows.passes import Rows
+from scq_gpu.training.loop import loss
+from scq_gpu.training.orthogonal import fit_orthogonal
+from scq_gpu.training.orthonormal import fit_orthonormal, fit_orthonormal_patiently
+from scq_gpu.training.secular import solve_secular
+
+ENCODERS = [scq.OgE, scq.OnE]
+
+
+@pytest.fixture(scope="module")
+def features():
+    rng = np.random.default_rng(5)
+    return (rng.standard_normal((700, 30)) * np.logspace(0, -1.2, 30) + 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("Encoder", ENCODERS)
+def test_fit_and_encode_follow_the_input(backend, features, Encoder):
+    """Same start, same passes: after a few iterations the maps agree to rounding, and so do the codes."""
+    parameters = {"n_bits": 12, "init": "random", "max_iter": 3, "tol": 0, "random_state": 0}
+    X = backend.array(features)
+    encoder = Encoder(**parameters).fit(X)
+    codes, signs, scores = encoder.encode(X), encoder.transform(X), encoder.project(X)
+    for x in (codes, signs, scores, encoder.components_, encoder.threshold_, encoder.mean_, encoder.levels_):
+        assert backend.owns(x)
+    xp = backend.namespace
+    assert codes.dtype == xp.uint8
+    assert signs.dtype == xp.int8
+    assert scores.dtype == xp.float32
+
+    expected = Encoder(**parameters).fit(features)
+    W, t = backend.host(encoder.components_).T, backend.host(encoder.threshold_)
+    np.testing.assert_allclose(W, expected.components_.T, atol=2e-4)
+    reference.assert_same_codes(backend.host(codes), features, W, t, 12)
+    np.testing.assert_array_equal(backend.host(scq.pack(signs)), backend.host(codes))
+    np.testing.assert_array_equal(backend.host(scores) >= 0, backend.host(signs) > 0)
+
+
+@pytest.mark.parametrize("Encoder", ENCODERS)
+def test_one_encoder_encodes_every_backend_alike(backend, features, Encoder):
+    encoder = Encoder(n_bits=19, max_iter=5, tol=0, random_state=1).fit(features)
+    codes = encoder.encode(backend.array(features))
+    assert backend.owns(codes)
+    reference.assert_same_codes(backend.host(codes), features, encoder.components_.T, encoder.threshold_, 19)
+
+
+def test_saved_model_loads_to_every_backend(backend, features, tmp_path):
+    encoder = scq.OgE(n_bits=21, max_iter=5, tol=0, random_state=1).fit(features)
+    encoder.save(tmp_path / "model.safetensors")
+    codes = scq.load(tmp_path / "model.safetensors").encode(backend.array(features))
+    np.testing.assert_array_equal(backend.host(codes), encoder.encode(features))
+
+
+def test_starts_of_every_kind(backend, features):
+    X = backend.array(features)
+    given = np.linalg.qr(np.random.default_rng(0).standard_normal((30, 6)))[0]
+    for init in ("longer", "random", "pca", "itq", backend.array(given)):
+        encoder = scq.OnE(n_bits=6, init=init, max_iter=2, tol=0, n_init=2, random_state=0).fit(X)
+        assert backend.owns(encoder.components_)
+
+
+def test_start_from_shorter_codes(backend):
+    spread = np.linspace(3, 0.5, 80, dtype="float32")
+    host = np.random.default_rng(0).standard_normal((300, 80)).astype("float32") * spread
+    parameters = {"n_bits": 70, "init": "shorter", "max_iter": 2, "tol": 0, "n_init": 2, "random_state": 0}
+    encoder = scq.OgE(**parameters).fit(backend.array(host))
+    assert backend.owns(encoder.components_)
+    assert encoder.loss_curve_[-1] == pytest.approx(scq.OgE(**parameters).fit(host).loss_curve_[-1], rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "int8", "int32", "float64", "bool"])
+def test_dtypes(backend, dtype):
+    if not backend.has_float64 and dtype == "float64":
+        pytest.skip("this device has no float64")
+    if backend.name == "array_api_strict" and dtype == "float16":
+        pytest.skip("the array API has no float16")
+    rng = np.random.default_rng(0)
+    host = rng.integers(0, 2 if dtype == "bool" else 100, size=(300, 10)).astype(dtype)
+    X = backend.array(host)
+    encoder = scq.OgE(n_bits=7, max_iter=3, tol=0, random_state=0).fit(X)
+    codes = encoder.encode(X)
+    assert backend.owns(codes)
+    wide = dtype in ("float64", "int32") and backend.has_float64
+    assert encoder.components_.dtype == (backend.namespace.float64 if wide else backend.namespace.float32)
+    W, t = backend.host(encoder.components_).T, backend.host(encoder.threshold_)
+    reference.assert_same_codes(backend.host(codes), host, W, t, 7)
+
+
+def test_secular_on_every_backend(backend):
+    gap = np.linspace(2, 0, 9)
+    m = np.random.default_rng(0).standard_normal((5, 9))
+    m[4] = [0.1] * 8 + [0]
+    tau = backend.host(solve_secular(backend.array(gap), backend.array(m), xp=backend.namespace))[:, 0]
+    assert tau[4] == 0
+    np.testing.assert_allclose(
+        [np.sum((r / (gap + t)) ** 2) for r, t in zip(m[:4], tau[:4], strict=True)], 1, rtol=1e-4
+    )
+
+
+def test_moments_pass(backend, features):
+    rows = Rows(backend.array(features))
+    moments = rows.moments()
+    assert backend.owns(moments.scatter)
+    exact = features.astype(np.float64)
+    np.testing.assert_allclose(backend.host(moments.mean), exact.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(backend.host(moments.scatter), np.cov(exact.T, ddof=0) * 700, rtol=1e-4, atol=1e-2)
+
+
+def test_bfloat16_from_torch(features):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    X = torch.asarray(features).bfloat16()
+    encoder = scq.OgE(n_bits=9, max_iter=3, tol=0, random_state=0).fit(X)
+    codes = encoder.encode(X)
+    assert encoder.components_.dtype == torch.float32
+    W, t = encoder.components_.numpy().T, encoder.threshold_.numpy()
+    reference.assert_same_codes(codes.numpy(), X.float().numpy(), W, t, 9)
+
+
+def test_gradients_are_left_alone(features):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    X = torch.asarray(features).requires_grad_()
+    encoder = scq.OnE(n_bits=4, max_iter=2, tol=0, random_state=0).fit(X)
+    assert not encoder.components_.requires_grad
+    assert X.grad is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("step", ["orthogonal", "orthonormal", "secular", "loss"])
+def test_no_look_at_the_data_inside_a_step(step):
+    """torch's meta device holds no data: float(x), bool(x) or a branch on a value would raise."""
+    import torch
+
+    lam = torch.empty(20, device="meta", dtype=torch.float64)
+    M = torch.empty(3, 20, 5, device="meta", dtype=torch.float64)
+    xp = namespace(M)
+    if step == "orthogonal":
+        assert fit_orthogonal(lam, M, ridge=0.02, xp=xp).shape == M.shape
+    elif step == "orthonormal":
+        V, tau, found = fit_orthonormal(lam, M, xp=xp)
+        assert (V.shape, tau.shape, found.shape) == (M.shape, (3, 1, 5), (3,))
+        with pytest.raises((RuntimeError, NotImplementedError)):  # this one is documented to look
+            fit_orthonormal_patiently(lam, M, xp=xp)
+    elif step == "secular":
+        assert solve_secular(lam, M[:, :, 0], xp=xp).shape == (3, 1)
+    else:
+        assert loss(lam, M, M, xp=xp).shape == (3,)
+
+
+@pytest.mark.gpu
+def test_device_cuda_takes_numpy_and_gives_numpy_back(features):
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    if not cupy.is_available():
+        pytest.skip("CuPy finds no CUDA device here")
+    encoder = scq.OgE(n_bits=16, max_iter=3, tol=0, random_state=0, device="cuda").fit(features)
+    assert isinstance(encoder.components_, cupy.ndarray)
+    codes = encoder.encode(features)
+    assert isinstance(codes, np.ndarray)
+    expected = scq.OgE(n_bits=16, max_iter=3, tol=0, random_state=0).fit(features)
+    np.testing.assert_allclose(encoder.to("cpu").components_, expected.components_, atol=2e-4)

@@ -1,0 +1,193 @@
+"""Bad input gets an error that names the value, what was wanted and the cure."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import scq_gpu as scq
+
+GOOD = np.random.default_rng(0).standard_normal((40, 8))
+
+
+def fit(X=GOOD, Encoder=scq.OgE, **parameters):
+    return Encoder(**({"n_bits": 4, "random_state": 0, "max_iter": 3, "tol": 0} | parameters)).fit(X)
+
+
+def with_value(value, row=17, column=5, dtype=np.float64):
+    X = GOOD.astype(dtype)
+    X[row, column] = value
+    return X
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "inf")])
+def test_nonfinite_names_row_and_column(value, name, dtype):
+    where = re.escape(f"first {name} at row 17, column 5")
+    with pytest.raises(ValueError, match=where):
+        fit(with_value(value, dtype=dtype))
+    encoder = fit()
+    for method in (encoder.encode, encoder.transform, encoder.project):
+        with pytest.raises(ValueError, match=where):
+            method(with_value(value, dtype=dtype))
+
+
+def test_nonfinite_in_a_later_block_is_counted_from_the_top():
+    X = np.random.default_rng(0).random((200_000, 8), dtype=np.float32)
+    encoder = fit(X)
+    X[170_001, 3] = np.nan
+    for call in (fit, encoder.encode):
+        with pytest.raises(ValueError, match="row 170001, column 3"):
+            call(X)
+
+
+@pytest.mark.parametrize(
+    ("X", "error", "message"),
+    [
+        (GOOD[0], ValueError, r"must have 2 dimensions, got 1 \(shape \(8,\)\).*reshape"),
+        (GOOD[None], ValueError, r"must have 2 dimensions .*got 3"),
+        (np.zeros((0, 8)), ValueError, "n_samples=0"),
+        (np.zeros((8, 0)), ValueError, r"0 feature\(s\)"),
+        (GOOD[:1], ValueError, "n_samples=1 .*minimum of 2"),
+        (GOOD + 1j, ValueError, "Complex data not supported.*complex128"),
+        (GOOD.astype(object), TypeError, "dtype object.*astype"),
+        (GOOD.astype(str), TypeError, "not numeric"),
+        (scipy.sparse.csr_matrix(GOOD), TypeError, "sparse.*toarray"),
+        (np.ones((40, 8)), ValueError, "40 equal rows"),
+        (np.full((40, 8), 0.1, dtype=np.float32), ValueError, "40 equal rows"),
+    ],
+)
+def test_unusable_rows(X, error, message):
+    with pytest.raises(error, match=message):
+        fit(X)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_bits": 0}, "n_bits=0 must be an integer >= 1"),
+        ({"n_bits": 2.5}, "n_bits=2.5 must be an integer"),
+        ({"n_bits": True}, "n_bits=True must be an integer"),
+        ({"n_bits": 9}, "n_bits=9 exceeds the 8 dimensions left after PCA"),
+        ({"n_bits": 4, "n_components": 3}, r"n_bits=4 exceeds the 3 dimensions.*raise n_components \(now 3\)"),
+        ({"n_components": 0}, "n_components=0 must be an integer >= 1"),
+        ({"scale": 0}, "scale=0 must be a finite number > 0"),
+        ({"scale": -1.0}, "scale=-1.0 must be"),
+        ({"scale": float("nan")}, "scale=nan must be"),
+        ({"scale": "big"}, "scale='big' must be"),
+        ({"ridge": -0.1}, "ridge=-0.1 must be"),
+        ({"solver": "magic"}, "solver='magic' is not one of"),
+        (
+            {"init": "zeros"},
+            "init='zeros' is not one of 'auto', 'longer_code', 'shorter_codes', 'random', 'pca', 'itq'",
+        ),
+        ({"init": np.zeros((8, 3))}, r"init has shape \(8, 3\); it must be .* \(8, 4\)"),
+        ({"init": np.ones((8, 4))}, "init has rank 1; its 4 columns must be linearly independent"),
+        ({"init": np.full((8, 4), np.nan)}, "init contains NaN or inf, first nan at row 0, column 0"),
+        ({"max_iter": 0}, "max_iter=0 must be"),
+        ({"tol": -1}, "tol=-1 must be"),
+        ({"n_init": 0}, "n_init=0 must be"),
+        ({"device": "gpu"}, "device='gpu' is not one of None, 'cpu', 'cuda'"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        fit(**parameters)
+
+
+def test_callback_must_be_callable():
+    with pytest.raises(TypeError, match="callback=3 is not callable"):
+        fit(callback=3)
+
+
+def test_constant_columns_and_duplicate_rows_are_fine():
+    X = np.repeat(GOOD, 3, axis=0)
+    X[:, 2] = 7.25
+    encoder = fit(X)
+    assert np.abs(encoder.components_[:, 2]).max() < 1e-12
+    codes = encoder.encode(X)
+    np.testing.assert_array_equal(codes[::3], codes[1::3])
+
+
+@pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
+def test_fewer_rows_than_components_warns_and_works(Encoder):
+    with pytest.warns(UserWarning, match=r"\(5 rows, 8 features\) has rank 4: keeping 4 components of 8"):
+        encoder = fit(GOOD[:5], Encoder, n_bits=3)
+    assert len(encoder.eigenvalues_) == 4
+
+
+def test_fewer_rows_than_bits_is_refused():
+    with (
+        pytest.warns(UserWarning, match="has rank 3"),
+        pytest.raises(ValueError, match="n_bits=4 exceeds the 3 dimensions left after PCA of 4 rows"),
+    ):
+        fit(GOOD[:4])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numerical_rank_is_found_and_said(dtype):
+    rng = np.random.default_rng(1)
+    X = (rng.standard_normal((300, 5)) @ rng.standard_normal((5, 20))).astype(dtype)
+    with pytest.warns(UserWarning, match="has rank 5"):
+        encoder = fit(X, n_components=None)
+    assert encoder.eigenvalues_.shape == (5,)
+    assert encoder.eigenvalues_.min() > 0
+
+
+def test_float16_sums_do_not_overflow():
+    """The sum of a column, and of squares, is far beyond float16's 65504."""
+    X = (1000 + 100 * GOOD).repeat(50, axis=0).astype(np.float16)
+    encoder = fit(X)
+    np.testing.assert_allclose(encoder.mean_, X.astype(np.float64).mean(0), rtol=1e-5)
+    assert np.isfinite(encoder.components_).all()
+    np.testing.assert_array_equal(encoder.encode(X), encoder.encode(X.astype(np.float32)))
+
+
+def test_float32_overflow_is_said_not_hidden():
+    X = (GOOD * 1e25).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"), pytest.raises(ValueError, match=r"overflows.*Scale X down"):
+        fit(X)
+
+
+def test_wrong_number_of_features():
+    with pytest.raises(ValueError, match="X has 5 features, but OgE is expecting 8 features"):
+        fit().encode(GOOD[:, :5])
+
+
+@pytest.mark.parametrize("method", ["encode", "transform", "project"])
+def test_unfitted(method):
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError, match="OnE instance is not fitted yet"):
+        getattr(scq.OnE(), method)(GOOD)
+    with pytest.raises(NotFittedError):
+        scq.OnE().save("never.safetensors")
+
+
+def _has_gpu():
+    try:
+        import cupy
+    except ImportError:
+        return False
+    return cupy.is_available()
+
+
+@pytest.mark.skipif(_has_gpu(), reason="there is a GPU")
+def test_cuda_without_a_gpu_says_what_to_do_and_never_falls_back(tmp_path):
+    message = r"device='cuda' is not usable: .*pip install \"scq-gpu\[cuda12\]\".*device='cpu'"
+    with pytest.raises(RuntimeError, match=message):
+        fit(device="cuda")
+    encoder = fit()
+    encoder.save(tmp_path / "m.safetensors")
+    with pytest.raises(RuntimeError, match="device='cuda:3' is not usable"):
+        encoder.to("cuda:3")
+    with pytest.raises(RuntimeError, match=message):
+        scq.load(tmp_path / "m.safetensors", device="cuda")
+    assert isinstance(encoder.components_, np.ndarray)
+
+
+def test_device_of_a_foreign_namespace_is_refused():
+    strict = pytest.importorskip("array_api_strict")
+    with pytest.raises(ValueError, match="cannot move arrays of array_api_strict; move X yourself"):
+        fit(strict.asarray(GOOD), device="cpu")

@@ -1,0 +1,108 @@
+"""The same codes whatever the number of threads, and BLAS left as it was found."""
+
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import scq_gpu as scq
+from scq_gpu._core.threads import blas_in_one_thread, ordered_map
+
+ENCODERS = {
+    "OgE": scq.OgE(24, random_state=0),
+    "OgE classes": scq.OgE(24, preserve="classes", max_iter=6, tol=0, random_state=0),
+    "OgE long": scq.OgE(70, preserve="classes", max_iter=2, tol=0, random_state=0),
+    "OgE columnwise": scq.OgE(12, solver="columnwise", max_iter=4, tol=0, random_state=0),
+    "OnE": scq.OnE(24, random_state=0),
+    "OnE columnwise": scq.OnE(8, solver="columnwise", max_iter=3, tol=0, random_state=0),
+    "ITQ": scq.ITQ(24, max_iter=8, random_state=0),
+    "PCAH": scq.PCAH(24),
+    "PCARR": scq.PCARR(24, random_state=0),
+    "LSH": scq.LSH(24, random_state=0),
+    "SH": scq.SH(24),
+    "SpH": scq.SpH(8, random_state=0),
+    "KMH": scq.KMH(8, max_iter=3, random_state=0),
+    "BA": scq.BA(8, max_iter=2, random_state=0),
+}
+
+
+@pytest.fixture(scope="module")
+def X():
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((9000, 96), dtype=np.float32) * np.logspace(0, -1, 96, dtype=np.float32) + 0.3
+
+
+def blas_threads():
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ENCODERS)
+def test_codes_do_not_depend_on_the_number_of_threads(name, X):
+    from sklearn.base import clone
+
+    fits = []
+    for threads in (1, 2, 4):
+        with threadpool_limits(threads, user_api="blas"):
+            encoder = clone(ENCODERS[name]).fit(X)
+            fits.append((encoder.encode(X), encoder.transform(X[:500])))
+    for codes, signs in fits[1:]:
+        np.testing.assert_array_equal(codes, fits[0][0])
+        np.testing.assert_array_equal(signs, fits[0][1])
+
+
+def test_files_and_memory_maps_give_the_same_codes_on_any_number_of_threads(tmp_path, X):
+    np.save(tmp_path / "x.npy", X)
+    fits = []
+    for threads in (1, 2):
+        for rows in (X, np.load(tmp_path / "x.npy", mmap_mode="r"), scq.io.open_rows(tmp_path / "x.npy")):
+            with threadpool_limits(threads, user_api="blas"):
+                fits.append(scq.OgE(16, random_state=0).fit(rows).encode(X))
+    for codes in fits[1:]:
+        np.testing.assert_array_equal(codes, fits[0])
+
+
+def test_blas_has_its_threads_back_also_after_fits_side_by_side_and_errors(X):
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        fits = [threading.Thread(target=lambda seed=seed: scq.OgE(8, random_state=seed).fit(X)) for seed in range(4)]
+        for fit in fits:
+            fit.start()
+        for fit in fits:
+            fit.join()
+        assert blas_threads() == before
+        with pytest.raises(ValueError, match="NaN or inf"):
+            scq.OgE(8).fit(np.full((50, 4), np.nan))
+        assert blas_threads() == before
+
+
+def test_results_come_in_order_from_several_threads():
+    names, gate = set(), threading.Event()
+
+    def work(number):
+        names.add(threading.current_thread().name)
+        if number == 0:
+            assert gate.wait(10)  # the first is done last
+        if number == 1:
+            gate.set()
+        return number * number
+
+    with threadpool_limits(2, user_api="blas"), blas_in_one_thread(np):
+        assert list(ordered_map(work, range(20))) == [n * n for n in range(20)]
+    assert len(names) == 2
+    assert list(ordered_map(lambda n: -n, range(3))) == [0, -1, -2]
+
+
+def test_an_error_in_a_block_ends_the_map():
+    seen = []
+
+    def work(number):
+        seen.append(number)
+        if number == 3:
+            raise ValueError("block 3")
+        return number
+
+    with threadpool_limits(2, user_api="blas"), blas_in_one_thread(np), pytest.raises(ValueError, match="block 3"):
+        list(ordered_map(work, range(1000)))
+    assert len(seen) < 30

@@ -1,0 +1,252 @@
+"""The compiled asymmetric search beside a slow one in NumPy: every score and every row must be the same."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scq_gpu._core.factors import RowFactors
+
+engine = pytest.importorskip("scq_gpu.kernels.asymmetric_numba")
+
+SPECIAL = np.array([0, -1, 1, 0.5, -3, 1e30, -1e30, 3e38, -3e38, 1e-30, 1e-42, -1e-42, 1e-45], dtype=np.float32)
+
+
+def tables_of(gain, width):
+    """Sums of gains for every value of every byte, bit after bit."""
+    padded = np.zeros((len(gain), width, 8), dtype=np.float32)
+    padded.reshape(len(gain), -1)[:, : gain.shape[1]] = gain
+    tables = np.zeros((len(gain), width, 256), dtype=np.float32)
+    for bit in range(8):
+        tables += padded[:, :, bit, None] * (np.arange(256) >> bit & 1).astype(np.float32)
+    return tables
+
+
+def rounded_tables(gain):
+    """The same as the search defines them: for gains whose sums are rounded."""
+    with np.errstate(over="ignore"):
+        return engine.byte_tables(np.pad(gain, ((0, 0), (0, -gain.shape[1] % 8))))
+
+
+def brute_force(tables, codes, k, factors=None):
+    """Score everything, sort everything."""
+    q, n = len(tables), len(codes)
+    scores = np.zeros((q, n), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        for b in range(codes.shape[1]):
+            scores += tables[:, b, codes[:, b]]
+        if factors is not None:
+            offsets, scales, constants = factors
+            scores = constants[:, None] + scores
+            scores = scales.astype(np.float32) * scores
+            scores = offsets.astype(np.float32) + scores
+    scores = np.where(np.isnan(scores), np.float32(np.inf), scores)
+    best, rows = np.full((q, k), np.inf, dtype=np.float32), np.full((q, k), -1)
+    order = np.argsort(scores, axis=1, kind="stable")[:, :k]
+    best[:, : min(k, n)], rows[:, : min(k, n)] = np.take_along_axis(scores, order, axis=1), order
+    return best, rows
+
+
+def check(gain, codes, k, factors=None, cuts=(), tables=None):
+    """The same answer for codes in one piece and in parts."""
+    parts = np.split(codes, cuts)
+    split = factors and RowFactors(np.split(factors[0], cuts), np.split(factors[1], cuts), factors[2])
+    expected = brute_force(tables_of(gain, codes.shape[1]) if tables is None else tables, codes, k, factors)
+    found = engine.knn(gain, parts, k, factors=split)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+    assert found[0].dtype == np.float32
+    assert found[1].dtype == np.int64
+
+
+def random_codes(rng, n, n_bits, *, distinct=None):
+    """Codes whose padding bits are 0; some of them, each many times, if ``distinct`` says how many."""
+    bits = rng.random((distinct or n, n_bits)) < rng.uniform(0.2, 0.8)
+    codes = np.packbits(bits, axis=1, bitorder="little")
+    return codes[rng.integers(distinct, size=n)] if distinct else codes
+
+
+def whole_gains(rng, q, n_bits):
+    """Multiples of 1/8, whose sums are exact."""
+    return (rng.integers(-400, 400, (q, n_bits)) / 8).astype(np.float32)
+
+
+def random_factors(rng, q, n, dtype):
+    scales = rng.random(n).astype(dtype)
+    scales[rng.random(n) < 0.2] = 0
+    return rng.standard_normal(n).astype(dtype), scales, rng.standard_normal(q).astype(np.float32)
+
+
+@pytest.mark.parametrize("n_bits", [1, 3, 8, 9, 31, 64, 65, 128, 200, 256, 300, 1024])
+@pytest.mark.parametrize("with_factors", [False, True])
+def test_lengths(n_bits, with_factors):
+    rng = np.random.default_rng(n_bits)
+    codes, gain = random_codes(rng, 20_011, n_bits), whole_gains(rng, 5, n_bits)
+    check(gain, codes, 7, random_factors(rng, 5, len(codes), np.float16) if with_factors else None)
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 127, 1000, 8192, 8193])
+@pytest.mark.parametrize("k", [1, 10, 1000, 9000])
+def test_numbers_of_rows_and_results(n, k):
+    rng = np.random.default_rng(n + k)
+    codes, gain = random_codes(rng, n, 44), whole_gains(rng, 3, 44)
+    check(gain, codes, k)
+    check(gain, codes, k, random_factors(rng, 3, n, np.float32))
+
+
+@pytest.mark.parametrize("q", [1, 2, 3, 31, 33, 70])
+def test_numbers_of_queries(q):
+    rng = np.random.default_rng(q)
+    codes, gain = random_codes(rng, 30_000, 100), whole_gains(rng, q, 100)
+    cuts = [0, 1, 77, 77, 20_000, 30_000]  # empty parts among them
+    check(gain, codes, 12, cuts=cuts)
+    check(gain, codes, 12, random_factors(rng, q, 30_000, np.float16), cuts=cuts)
+
+
+@pytest.mark.parametrize("k", [1, 50, 3000])
+def test_duplicates_come_lowest_row_first(k):
+    rng = np.random.default_rng(k)
+    codes = random_codes(rng, 40_000, 70, distinct=30)
+    gain = rng.standard_normal((4, 70)).astype(np.float32)
+    check(gain, codes, k, tables=rounded_tables(gain), cuts=[12_345])
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 1e-42, 1e30, -1e30, 3e38])
+def test_equal_gains(value):
+    rng = np.random.default_rng(0)
+    codes = random_codes(rng, 10_000, 40)
+    gain = np.full((3, 40), value, dtype=np.float32)
+    gain[1, ::2] = 0
+    tables = rounded_tables(gain)
+    check(gain, codes, 20, tables=tables)
+    check(gain, codes, 20, random_factors(rng, 3, len(codes), np.float32), tables=tables)
+
+
+def test_sums_are_those_of_the_byte_tables_to_the_last_bit():
+    """Scores a rounding apart, which a bound must not mix up."""
+    rng = np.random.default_rng(0)
+    codes = random_codes(rng, 50_000, 256, distinct=5000)
+    gain = (1 + rng.standard_normal((6, 256)) * 1e-7).astype(np.float32)
+    tables = rounded_tables(gain)
+    check(gain, codes, 300, tables=tables)
+    offsets = (1000 + rng.standard_normal(len(codes)) * 1e-3).astype(np.float32)
+    factors = offsets, np.full(len(codes), 1e-6, dtype=np.float32), np.full(6, -120.0, dtype=np.float32)
+    check(gain, codes, 300, factors, tables=tables)
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1, 1e20, 1e37])
+def test_scales_of_any_size(scale):
+    rng = np.random.default_rng(0)
+    codes = random_codes(rng, 20_000, 64)
+    gain = (rng.standard_normal((4, 64)) * 10.0 ** rng.integers(-3, 2, 64)).astype(np.float32)
+    tables = rounded_tables(gain)
+    with np.errstate(over="ignore"):
+        scales = (rng.random(len(codes)) * scale).astype(np.float32)
+        offsets = (rng.standard_normal(len(codes)) * scale * 5).astype(np.float32)
+    check(gain, codes, 30, (offsets, scales, np.zeros(4, dtype=np.float32)), tables=tables)
+
+
+def test_a_few_gains_outweigh_the_others():
+    rng = np.random.default_rng(0)
+    codes = random_codes(rng, 30_000, 128)
+    gain = whole_gains(rng, 8, 128)
+    gain[:, ::50] *= 1024
+    check(gain, codes, 25)
+
+
+@pytest.mark.parametrize("large", [-1e6, 1e6])
+def test_rounding_larger_than_what_tells_rows_apart(large):
+    """A large gain first: what the others add to it is rounded off, most of it downwards."""
+    rng = np.random.default_rng(0)
+    codes = random_codes(rng, 30_000, 128)
+    gain = rng.uniform(0, 0.02, (6, 128)).astype(np.float32)
+    gain[:, 0] = large
+    gain[3:, 64] = -large
+    check(gain, codes, 40, tables=rounded_tables(gain))
+    ones = np.ones(len(codes), dtype=np.float32)
+    check(gain, codes, 40, (0 * ones, ones, np.zeros(6, dtype=np.float32)), tables=rounded_tables(gain))
+
+
+def test_overflow_on_the_way():
+    """A sum of -inf from gains that add up to less than others: its byte of two large ones overflows."""
+    codes = np.full((5000, 2), [1, 0], dtype=np.uint8)
+    codes[4000] = 3, 1
+    gain = np.zeros((2, 16), dtype=np.float32)
+    gain[:, :2], gain[:, 8] = -2e38, 3e38
+    ones = np.ones(len(codes), dtype=np.float32)
+    for factors in (None, (0 * ones, ones, np.full(2, 3e38, dtype=np.float32))):
+        expected = brute_force(rounded_tables(gain), codes, 3, factors)
+        assert (expected[1][:, 0] == 4000).all()
+        check(gain, codes, 3, factors, tables=rounded_tables(gain))
+
+
+def test_a_sample_that_misleads_costs_no_row():
+    """Every 16-th row, just those looked at first, is far nearer than all others."""
+    rng = np.random.default_rng(0)
+    codes = random_codes(rng, 1 << 14, 48) | np.uint8(1)
+    codes[::16] &= np.uint8(0xFE)
+    gain = np.abs(whole_gains(rng, 5, 48)) + 1
+    gain[:, 0] = 10_000
+    check(gain, codes, 2000)
+    check(gain, codes, 2000, random_factors(rng, 5, 1 << 14, np.float32))
+
+
+def test_memory_maps(tmp_path):
+    rng = np.random.default_rng(0)
+    codes, gain = random_codes(rng, 20_000, 91), whole_gains(rng, 3, 91)
+    factors = random_factors(rng, 3, 20_000, np.float16)
+    arrays = {"codes": codes, "offsets": factors[0], "scales": factors[1]}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    maps = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in arrays}
+    check(gain, maps["codes"], 9)
+    check(gain, maps["codes"], 9, (maps["offsets"], maps["scales"], factors[2]), cuts=[7])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 700),
+    n_bits=st.integers(1, 300),
+    q=st.integers(1, 5),
+    k=st.integers(1, 800),
+    gains=st.sampled_from(["whole", "normal", "special", "steep"]),
+    factors=st.sampled_from([None, np.float16, np.float32, "special"]),
+    distinct=st.sampled_from([None, 1, 5]),
+    sampled=st.sampled_from([16, 1024]),
+)
+def test_anything(seed, n, n_bits, q, k, gains, factors, distinct, sampled):
+    rng = np.random.default_rng(seed)
+    codes = random_codes(rng, n, n_bits, distinct=distinct)
+    gain = {
+        "whole": lambda: whole_gains(rng, q, n_bits),
+        "normal": lambda: rng.standard_normal((q, n_bits)),
+        "special": lambda: rng.choice(SPECIAL, (q, n_bits)),
+        "steep": lambda: rng.standard_normal((q, n_bits)) * 10.0 ** rng.integers(-12, 12, n_bits),
+    }[gains]()
+    gain = gain.astype(np.float32)
+    row_factors = None
+    if factors == "special":
+        chosen = rng.choice(SPECIAL, (2, n))
+        row_factors = chosen[0], np.abs(chosen[1]), rng.choice(SPECIAL, q)
+    elif factors is not None:
+        row_factors = random_factors(rng, q, n, factors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_SAMPLE", sampled)
+        check(gain, codes, k, row_factors, sorted(rng.integers(0, n + 1, 2)), tables=rounded_tables(gain))
+
+
+@pytest.mark.parametrize("features", ["", "+ssse3", "+avx,+avx2"])
+def test_on_lesser_processors(features, tmp_path):
+    """Compiled for processors without some of the vector instructions."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("names features of x86-64")
+    env = os.environ | {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
+    script = "import test_asymmetric_scan as t; t.test_lengths(65, False); t.test_lengths(200, True)"
+    subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=Path(__file__).parent, env=env, check=True)

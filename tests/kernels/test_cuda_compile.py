@@ -1,0 +1,81 @@
+"""Every kernel variant compiles for every architecture it is meant for, within its static budget; no GPU, no driver."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import cuda_toolchain as toolchain
+import pytest
+
+from scq_gpu.kernels.cuda.geometry import THREADS, EncodeVariant, HammingVariant, encode_variants, hamming_variants
+from scq_gpu.kernels.cuda.launch import build_options, read_source
+
+pytestmark = [
+    pytest.mark.cuda_toolchain,
+    pytest.mark.skipif(
+        not (toolchain.NVRTC and toolchain.CUOBJDUMP and toolchain.NVDISASM),
+        reason=f"needs NVIDIA's compiler wheels: pip install {toolchain.WHEELS}",
+    ),
+]
+LINES = list(toolchain.NVRTC)
+ENCODE = [(v, arch) for v in encode_variants() for arch in toolchain.ARCHITECTURES if arch >= v.min_capability]
+HAMMING = [(v, arch) for v in hamming_variants() for arch in toolchain.ARCHITECTURES]
+
+
+def label(value: object) -> str:
+    if isinstance(value, EncodeVariant):
+        return f"{value.element}-{value.precision}-{value.tile_bits}"
+    return f"{32 * value.n_words}bits" if isinstance(value, HammingVariant) else f"sm_{value}"
+
+
+@pytest.fixture(scope="module", params=LINES)
+def compiled(request):
+    """The budgets of all variants, compiled side by side by the NVRTC of one CUDA line."""
+
+    def compile_one(job):
+        variant, arch = job
+        cubin = toolchain.compile_cubin(read_source(variant.source), build_options(variant), arch, request.param)
+        return toolchain.read_budgets(cubin, arch)
+
+    jobs = ENCODE + HAMMING
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(jobs, pool.map(compile_one, jobs), strict=True))
+
+
+@pytest.mark.parametrize(("variant", "arch"), ENCODE, ids=label)
+def test_encode_budget(compiled, variant, arch):
+    budgets = compiled[variant, arch]
+    assert list(budgets) == [variant.kernel]
+    budget = budgets[variant.kernel]
+    assert budget.spills == budget.stack == 0
+    assert budget.count(r"LDGSTS.*\.128" if arch >= 80 else r"LDG\..*\.128") >= 2, "X and W come in 16-byte pieces"
+    if variant.precision == "exact":
+        assert budget.registers <= 128
+        assert budget.count("HMMA") == 0
+        assert budget.count("FFMA") >= 4 * budget.count("LDS"), "register tiling"
+        assert budget.blocks(THREADS, variant.shared) >= (2 if arch > 75 else 1)
+    else:
+        assert budget.registers <= 160
+        assert budget.count("FFMA") == 0
+        assert budget.count(r"HMMA.*TF32" if variant.element == "float32" else r"HMMA.*F32(?!\.TF32)") > 0
+        assert budget.blocks(THREADS, variant.shared) >= 1
+
+
+@pytest.mark.parametrize(("variant", "arch"), HAMMING, ids=label)
+def test_hamming_budget(compiled, variant, arch):
+    budgets = compiled[variant, arch]
+    assert set(budgets) == set(variant.kernels)
+    for name, budget in budgets.items():
+        assert budget.spills == budget.stack == 0
+        assert budget.registers <= 96
+        assert budget.blocks(THREADS, variant.kernels[name]) >= (2 if arch > 75 else 1)
+        if name != "hamming_plan":
+            assert budget.count(r"LDGSTS.*\.128" if arch >= 80 else r"LDG\..*\.128") > 0
+            assert budget.count("POPC") >= variant.n_words
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_tensor_cores_are_refused_where_there_are_none(line):
+    variant = EncodeVariant("float32", 32, "fast")
+    with pytest.raises(RuntimeError, match="sm_75"):
+        toolchain.compile_cubin(read_source(variant.source), build_options(variant), 75, line)

@@ -1,0 +1,208 @@
+"""The kernels on a GPU, and the package around them, against the oracle the simulator is held to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_on_cpu import oracle
+from cuda_on_cpu.cases import SEED, features, linear_map
+
+import scq_gpu as scq
+from scq_gpu._core.arrays import namespace
+from scq_gpu._core.devices import cuda_device, linalg_errors
+from scq_gpu.kernels.cuda import calls
+from scq_gpu.kernels.cuda.geometry import encode_variants
+from scq_gpu.kernels.engines import PRECISIONS
+from scq_gpu.rows import stream
+from scq_gpu.search.index import HammingIndex
+
+
+def no_gpu() -> str:
+    try:
+        import cupy
+    except ImportError:
+        return "CuPy is not installed"
+    return "" if cupy.is_available() else "no CUDA device"
+
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(no_gpu()), reason=f"not run: {no_gpu()}")]
+
+
+@pytest.fixture(scope="module")
+def cp():
+    import cupy
+
+    return cupy
+
+
+def capability(cp) -> int:
+    return int(cp.cuda.Device().compute_capability)
+
+
+@pytest.mark.parametrize("variant", encode_variants(), ids=lambda v: f"{v.element}-{v.precision}-{v.tile_bits}")
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (129, 33), (1000, 512), (4099, 768)])
+def test_encode(cp, variant, n, d):
+    if capability(cp) < variant.min_capability:
+        pytest.skip(f"needs compute capability {variant.min_capability / 10}")
+    if variant.element == "bfloat16":
+        pytest.skip("CuPy has no bfloat16; see test_torch_tensors")
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, n, d, variant.element)
+    W, t = linear_map(rng, d, variant.tile_bits - 1)
+    codes = calls.encode_linear(cp.asarray(X), cp.asarray(W), cp.asarray(t), precision=variant.precision)
+    oracle.check_codes(codes.get(), X, W, t, element=variant.element, precision=variant.precision)
+
+
+def test_strided_and_unaligned_rows(cp):
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, 700, 101, "float32")
+    W, t = linear_map(rng, 99, 130)
+    view = cp.asarray(X)[::3, 1:100]
+    codes = calls.encode_linear(view, cp.asarray(W), cp.asarray(t))
+    oracle.check_codes(codes.get(), X[::3, 1:100], W, t, element="float32", precision="exact")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_torch_tensors(cp, dtype):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, 300, 64, "float32")
+    W, t = linear_map(rng, 64, 40)
+    x = torch.from_numpy(X).to("cuda", getattr(torch, dtype))
+    w, threshold = torch.from_numpy(W).cuda(), torch.from_numpy(t).cuda()
+    for precision in PRECISIONS:
+        if precision != "exact" and capability(cp) < 80:
+            continue
+        codes = calls.encode_linear(x, w, threshold, precision=precision)
+        assert codes.is_cuda
+        oracle.check_codes(codes.cpu().numpy(), x.float().cpu().numpy(), W, t, element=dtype, precision=precision)
+
+
+def test_current_stream_is_used(cp):
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, 5000, 256, "float32")
+    W, t = linear_map(rng, 256, 64)
+    other = cp.cuda.Stream(non_blocking=True)
+    with other:
+        x = cp.asarray(X)  # made on this stream: a kernel on another would read it too early
+        codes = calls.encode_linear(x, cp.asarray(W), cp.asarray(t))
+        result = codes.get(stream=other)
+    other.synchronize()
+    oracle.check_codes(result, X, W, t, element="float32", precision="exact")
+
+
+@pytest.mark.parametrize("n_bytes", [1, 4, 8, 12, 32, 64, 128])
+@pytest.mark.parametrize("n", [1, 1000, 70001])
+def test_search(cp, n, n_bytes):
+    rng = np.random.default_rng(SEED)
+    codes = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
+    queries = rng.integers(0, 256, (41, n_bytes), dtype=np.uint8)
+    parts = [cp.asarray(codes)]
+    engine = calls.CodeSearch(parts)
+    on_device, true = cp.asarray(queries), oracle.distances(queries, codes)
+    k = min(n, 2048)
+    distances, ids = engine.knn(on_device, parts, k, n_bits=8 * n_bytes)
+    nearest = np.argsort(true, axis=1, kind="stable")[:, :k]
+    assert np.array_equal(ids.get(), nearest)
+    assert np.array_equal(distances.get(), np.take_along_axis(true, nearest, 1))
+    radius = int(np.quantile(true, 0.01))
+    query, distances, ids = engine.within(on_device, parts, radius)
+    rows, columns = np.nonzero(true <= radius)
+    assert np.array_equal(query, rows)
+    assert np.array_equal(ids, columns)
+    assert np.array_equal(distances, true[rows, columns])
+
+
+def test_second_device(cp):
+    if cp.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("one CUDA device only")
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, 100, 20, "float32")
+    W, t = linear_map(rng, 20, 9)
+    with cp.cuda.Device(1):
+        arrays = cp.asarray(X), cp.asarray(W), cp.asarray(t)
+    codes = calls.encode_linear(*arrays)
+    assert codes.device.id == 1
+    oracle.check_codes(codes.get(), X, W, t, element="float32", precision="exact")
+    with pytest.raises(ValueError, match="different devices"):
+        calls.encode_linear(arrays[0], cp.asarray(W), arrays[2])
+
+
+# ---- what the package makes of the kernels ----
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(SEED)
+    return (rng.standard_normal((20_000, 96)) * np.logspace(0, -1, 96) + 1).astype(np.float32)
+
+
+PARAMETERS = {"n_bits": 40, "max_iter": 5, "tol": 0, "random_state": 0}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_encoder(cp, rows, dtype, precision):
+    if precision != "exact" and capability(cp) < 80:
+        pytest.skip("needs compute capability 8.0")
+    encoder = scq.OgE(**PARAMETERS).fit(rows)
+    X = rows.astype(dtype)
+    codes = encoder.encode(cp.asarray(X), precision=precision)
+    W, t = encoder.components_.T, encoder.threshold_
+    oracle.check_codes(codes.get(), X, W, t, element=dtype, precision=precision)
+
+
+def test_encoder_refuses_nonfinite_rows(cp, rows):
+    encoder = scq.OgE(**PARAMETERS).fit(rows)
+    X = cp.asarray(rows)
+    X[17_001, 5] = cp.nan
+    with pytest.raises(ValueError, match="first NaN at row 17001, column 5"):
+        encoder.encode(X)
+
+
+def test_index(cp):
+    rng = np.random.default_rng(SEED)
+    codes, queries = (rng.integers(0, 256, (n, 8), dtype=np.uint8) for n in (5000, 20))
+    index, expected = HammingIndex(cp.asarray(codes), n_bits=64), HammingIndex(codes, n_bits=64)
+    for found, wanted in (
+        (index.search(cp.asarray(queries), 6000), expected.search(queries, 6000)),
+        (index.range_search(cp.asarray(queries), 24), expected.range_search(queries, 24)),
+    ):
+        for x, y in zip(found, wanted, strict=True):
+            assert isinstance(x, cp.ndarray)
+            assert np.array_equal(x.get(), y)
+
+
+@pytest.mark.parametrize("share", [stream.SHARE_OF_FREE, 0.0], ids=["projected on the device", "projected on the host"])
+def test_streamed_fit(cp, rows, monkeypatch, share):
+    """Rows in host memory, through two buffers; the same sums in the same order as from device memory."""
+    monkeypatch.setattr(stream, "SHARE_OF_FREE", share)
+    streamed = scq.OgE(**PARAMETERS, device="cuda").fit(rows)
+    monkeypatch.undo()
+    resident = scq.OgE(**PARAMETERS).fit(cp.asarray(rows))
+    assert cp.allclose(streamed.components_, resident.components_, atol=1e-5)
+    assert np.array_equal(streamed.encode(rows), streamed.encode(cp.asarray(rows)).get())
+
+
+def test_copies_keep_their_order(cp):
+    """Long work on every block, so that copies that did not wait would overwrite it."""
+    gpu = cuda_device(0)
+    X = np.random.default_rng(SEED).random((40, 512, 512), dtype=np.float32)
+    sums = []
+    for block in stream.stream_rows(list(X), gpu):
+        product = block
+        for _ in range(20):
+            product = product @ block
+            product = product / cp.max(product)
+        sums.append(cp.sum(block))
+    assert np.allclose(cp.stack(sums).get(), X.sum(axis=(1, 2)), rtol=1e-4)
+    kept = [gpu.download(cp.asarray(block) * 2) for block in X]
+    back = [cp.sum(block) for block in stream.stream_rows(kept, gpu, pinned=True)]
+    assert np.allclose(cp.stack(back).get(), 2 * X.sum(axis=(1, 2)), rtol=1e-4)
+
+
+def test_failed_decompositions_raise(cp):
+    with linalg_errors(namespace(cp.zeros(1))), pytest.raises(np.linalg.LinAlgError):
+        cp.linalg.cholesky(-cp.eye(3))

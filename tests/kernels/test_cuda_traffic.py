@@ -1,0 +1,90 @@
+"""Bytes the kernels load and store, counted in the simulator against the formulas of docs/roofline.md."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_on_cpu import COMPILER, Kernel, SimulatedDevice, oracle
+from cuda_on_cpu.cases import SEED, features, linear_map
+
+from scq_gpu.kernels.cuda.geometry import encode_variant, hamming_variant
+from scq_gpu.kernels.cuda.launch import encode
+from scq_gpu.kernels.cuda.search import Database
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
+
+
+def load_formulas():
+    """benchmarks/kernels/traffic.py, which is in no package."""
+    path = Path(__file__).parents[2] / "benchmarks" / "kernels" / "traffic.py"
+    spec = importlib.util.spec_from_file_location("kernel_traffic", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+formulas = load_formulas()
+
+
+@pytest.fixture
+def counting(monkeypatch) -> tuple[SimulatedDevice, dict[str, list[tuple[int, int]]]]:
+    """A device that counts, and the (loaded, stored) bytes of each array of the last launch, by kernel."""
+    traffic = {}
+    plain_call = Kernel.__call__
+
+    def call(self, *args, **kwargs):
+        plain_call(self, *args, **kwargs)
+        traffic[self.name] = self.traffic
+
+    monkeypatch.setattr(Kernel, "__call__", call)
+    return SimulatedDevice(mode="count"), traffic
+
+
+@pytest.mark.parametrize("element", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["exact", "accurate", "fast"])
+@pytest.mark.parametrize(("n", "d", "n_bits"), [(300, 40, 32), (129, 33, 64), (129, 16, 100), (10, 20, 300)])
+def test_encode_reads_x_once_and_writes_only_codes(counting, element, precision, n, d, n_bits):
+    device, traffic = counting
+    rng = np.random.default_rng(SEED)
+    X, _ = features(rng, n, d, element)
+    W, t = linear_map(rng, d, n_bits)
+    codes = encode(device, X, W, t, element=element, precision=precision)
+    oracle.check_codes(codes, X, W, t, element=element, precision=precision)
+    variant = encode_variant(element, n_bits, precision, 80)
+    expected = formulas.encode_traffic(variant, n, d, n_bits)
+    assert traffic[variant.kernel] == [(expected.x, 0), (expected.w, 0), (expected.t, 0), (0, expected.codes)]
+    if n_bits <= 128:
+        assert expected.x == X.nbytes
+    assert expected.codes == codes.nbytes
+    assert expected.flops == 2 * n * d * n_bits <= expected.computed
+
+
+@pytest.mark.parametrize(("n", "n_bytes", "n_queries"), [(5000, 4, 32), (5001, 8, 40), (300, 128, 9)])
+def test_search_reads_the_database_once_a_tile_of_queries(counting, n, n_bytes, n_queries):
+    device, traffic = counting
+    rng = np.random.default_rng(SEED)
+    codes = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
+    queries = rng.integers(0, 256, (n_queries, n_bytes), dtype=np.uint8)
+    database = Database(device, codes)
+    k = 10
+    oracle.check_search(database, queries, codes, k=k, radius=3 * n_bytes)
+    variant = hamming_variant(n_bytes)
+    from_database, from_queries = formulas.scan_bytes(variant, n, n_queries)
+    assert from_database == database.words.nbytes * -(-n_queries // variant.queries)
+    for kernel, arrays in traffic.items():
+        if kernel != "hamming_plan":
+            assert arrays[:2] == [(from_database, 0), (from_queries, 0)]
+    histograms = 4 * n_queries * variant.chunks(n) * variant.bins
+    assert traffic["hamming_count"][2] == (0, histograms)
+    assert traffic["hamming_plan"][0] == (2 * histograms, histograms)
+    assert traffic["hamming_collect"][2] == (histograms, 0)
+    assert traffic["hamming_collect"][4:] == [(0, 4 * n_queries * k), (0, 8 * n_queries * k)]
+
+
+def test_memory_bound_bits():
+    assert formulas.memory_bound_bits(bandwidth=1e12, flops=1e13, element_bytes=4) == 20

@@ -1,0 +1,59 @@
+"""How much a fit and an encode ask of the device: launches, library calls, waits, allocations, bytes to the host.
+
+The ceilings are what CuPy asked for when they were written; whoever lowers a count lowers its ceiling.
+``python tests/cupy_on_cpu/counts.py`` prints the table. CuPy runs on the stand-in: ``make test-cupy``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+import scq_gpu as scq
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.standin,
+    pytest.mark.skipif(
+        importlib.util.find_spec("standin") is None, reason="CuPy does not run on the stand-in here (make test-cupy)"
+    ),
+    pytest.mark.skipif(
+        bool(os.environ.get("STANDIN_MEMORY") or os.environ.get("STANDIN_ASYNC")),
+        reason="counts are those of a device with room, whatever the order of its work",
+    ),
+]
+
+CEILINGS = {  # launches, cuBLAS, cuSOLVER, syncs, allocations, bytes to the host
+    "OgE joint": (373, 27, 7, 8, 426, 24),
+    "OnE joint": (227, 27, 7, 8, 280, 24),
+    "OgE columnwise": (952, 250, 0, 1, 1153, 16),
+    "OnE columnwise": (9277, 1907, 0, 311, 11325, 326),
+    "encode 20,000 rows": (8, 1, 0, 1, 9, 1),
+    "encode 200,000 rows": (44, 10, 0, 1, 58, 1),
+}
+SLACK = 1.05  # searches end an iteration sooner or later where rounding differs
+
+
+def check(name: str, counts: object) -> None:
+    print(name, counts)
+    names = ("launches", "cublas", "cusolver", "syncs", "allocations", "bytes_to_host")
+    for what, most in zip(names, CEILINGS[name], strict=True):
+        assert getattr(counts, what) <= SLACK * most, f"{what} of {name}"
+
+
+@pytest.mark.parametrize("solver", ["joint", "columnwise"])
+@pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
+def test_iteration(Encoder, solver):
+    from cupy_on_cpu.counts import count_iteration
+
+    for name, counts in count_iteration(Encoder, solver).items():
+        check(name, counts)
+
+
+@pytest.mark.parametrize("n", [20_000, 200_000])
+def test_encode(n):
+    from cupy_on_cpu.counts import count_encode
+
+    check(f"encode {n:,} rows", count_encode(n))

@@ -1,0 +1,172 @@
+"""What the package hands to the encode kernels, and what it does where there are none."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+
+import numpy as np
+import pytest
+from cuda_on_cpu import COMPILER, fake_cupy, oracle
+
+import scq_gpu as scq
+from scq_gpu._core import devices
+from scq_gpu._core.arrays import namespace
+from scq_gpu.encoders import scq as encoders
+from scq_gpu.kernels import encode_linear, engines
+from scq_gpu.kernels.cuda import calls as kernels
+from scq_gpu.rows import passes
+from scq_gpu.training.loop import train
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
+
+
+@pytest.fixture
+def X():
+    return np.random.default_rng(3).standard_normal((300, 20), dtype=np.float32)
+
+
+@pytest.fixture
+def encoder(X):
+    return scq.OgE(n_bits=19, max_iter=3, tol=0, random_state=0).fit(X)
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """A CuPy that runs on the simulator, rows that are in several parts in blocks of 128."""
+    for module in (passes, engines):
+        monkeypatch.setattr(module, "np", fake_cupy.HostNumpy("numpy"))
+    monkeypatch.setattr(passes, "block_bytes", lambda x: 0)
+    monkeypatch.setattr(passes, "_ENCODE_BYTES", 0)
+    devices.cuda_device.cache_clear()
+    with fake_cupy.installed() as fake:
+        yield fake
+    devices.cuda_device.cache_clear()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Shape, dtype and precision of what the kernels were given."""
+    calls = []
+    encode = kernels.encode_linear
+
+    def spy(X, W, t, *, precision):
+        calls.append((X.shape, str(X.dtype), precision))
+        return encode(X, W, t, precision=precision)
+
+    monkeypatch.setattr(kernels, "encode_linear", spy)
+    return calls
+
+
+def to_fake(encoder):
+    encoder.components_, encoder.threshold_ = map(fake_cupy.array, (encoder.components_, encoder.threshold_))
+    return encoder
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", engines.PRECISIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_encoder_hands_rows_to_the_kernel_as_they_are_stored(cupy, calls, encoder, X, dtype, precision):
+    """An array of float32 in one piece, everything else in blocks."""
+    W, t = encoder.components_.T, encoder.threshold_
+    X = X.astype(dtype)
+    to_fake(encoder)
+    blocks = [128, 128, 44]
+    for like, heights in ((X, [300] if dtype == "float32" else blocks), ((X[:256], X[256:]), blocks)):
+        like = fake_cupy.array(like) if like is X else [fake_cupy.array(part) for part in like]
+        codes = encoder.encode(like, precision=precision)
+        assert calls == [((m, 20), dtype, precision) for m in heights]
+        oracle.check_codes(np.asarray(codes), X, W, t, element=dtype, precision=precision)
+        calls.clear()
+
+
+@needs_compiler
+def test_integer_features_are_cast_for_the_kernel_block_by_block(cupy, calls, encoder):
+    W, t = encoder.components_.T, encoder.threshold_
+    X = np.random.default_rng(0).integers(0, 9, (300, 20), dtype=np.uint8)
+    codes = to_fake(encoder).encode(fake_cupy.array(X))
+    assert calls == [((m, 20), "float32", "exact") for m in (128, 128, 44)]
+    oracle.check_codes(np.asarray(codes), X.astype(np.float32), W, t, element="float32", precision="exact")
+
+
+def test_what_has_no_kernel_goes_through_arrays(cupy, calls, encoder, X):
+    expected = encoder.encode(X)
+    for like in (X.astype(np.float64), np.asfortranarray(X)):
+        np.testing.assert_array_equal(to_fake(encoder).encode(fake_cupy.array(like)), expected)
+    assert calls == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "inf")])
+def test_the_kernel_path_refuses_nonfinite_rows(cupy, calls, encoder, X, value, name, dtype):
+    X = X.astype(dtype)
+    X[211, 7] = value
+    with pytest.raises(ValueError, match=f"first {name} at row 211, column 7"):
+        to_fake(encoder).encode(fake_cupy.array(X))
+    assert calls
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_largest_numbers_are_not_mistaken_for_inf(cupy, encoder, dtype):
+    X = np.full((200, 20), np.finfo(dtype).max, dtype=dtype)
+    encoder.components_ = np.eye(19, 20, dtype=np.float32)
+    assert (np.unpackbits(to_fake(encoder).encode(fake_cupy.array(X)), axis=1).sum(axis=1) == 19).all()
+
+
+@needs_compiler
+def test_encode_linear_takes_the_kernel(cupy, calls, encoder, X):
+    W, t = encoder.components_.T, encoder.threshold_
+    codes = encode_linear(*map(fake_cupy.array, (X, W, t)), precision="fast")
+    assert calls == [((300, 20), "float32", "fast")]
+    oracle.check_codes(np.asarray(codes), X, W, t, element="float32", precision="fast")
+
+
+@pytest.mark.parametrize("precision", ["fast", "accurate"])
+def test_precision_without_a_gpu(encoder, X, precision):
+    message = (
+        rf"precision='{precision}' needs a CUDA array .*X is float32 of .*numpy on cpu.*"
+        "precision='exact' \\(of 'exact', 'accurate', 'fast'\\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        encoder.encode(X, precision=precision)
+    with pytest.raises(ValueError, match=message):
+        encode_linear(X, encoder.components_.T, encoder.threshold_, precision=precision)
+
+
+def test_unknown_precision(encoder, X):
+    for call in (encoder.encode, lambda X, precision: encode_linear(X, X.T, X[:, 0], precision=precision)):
+        with pytest.raises(ValueError, match="precision='best' is not one of 'exact', 'accurate', 'fast'"):
+            call(X, precision="best")
+
+
+def test_linear_algebra_raises_on_cupy_only(monkeypatch):
+    asked = []
+    cupyx = types.ModuleType("cupyx")
+    cupyx.errstate = lambda **state: asked.append(state) or contextlib.nullcontext()
+    monkeypatch.setitem(sys.modules, "cupyx", cupyx)
+    with devices.linalg_errors(namespace(np.zeros(1))):
+        assert asked == []
+    with devices.linalg_errors(types.ModuleType("cupy")):
+        assert asked == [{"linalg": "raise"}]
+
+
+def test_a_fit_runs_under_linalg_errors(monkeypatch, X):
+    events = []
+
+    @contextlib.contextmanager
+    def state(xp):
+        events.append("in")
+        yield
+        events.append("out")
+
+    def learn(*args, **kwargs):
+        events.append("train")
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(encoders, "linalg_errors", state)
+    monkeypatch.setattr(encoders, "train", learn)
+    scq.OgE(n_bits=4, max_iter=2, tol=0, random_state=0).fit(X)
+    assert events == ["in", "train", "out"]

@@ -1,0 +1,55 @@
+"""The documentation: its examples run, and its links lead somewhere."""
+
+import doctest
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from threadpoolctl import threadpool_limits
+
+import scq_gpu as scq
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts)]
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")  # [text](target) and ![text](target "title")
+FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
+
+
+def relative_links(text):
+    """Targets of Markdown links outside code, without their fragment."""
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    targets = (target.partition("#")[0] for target in LINK.findall(prose))
+    return [target for target in targets if target and not re.match(r"[a-z][a-z0-9+.-]*:", target)]
+
+
+def test_relative_links_sees_links_and_nothing_else():
+    text = """[a](a.md) ![b](images/b.png "title") [c](c.md#part) [d](#here) [e](https://x.org/e.md) `[f](f.md)`
+```python
+x[0](g.md)
+```
+[h](mailto:h@x.org) [i](<i.md>)"""
+    assert relative_links(text) == ["a.md", "images/b.png", "c.md", "i.md"]
+
+
+@pytest.mark.parametrize("page", ["tour.md", "bits.md", "choosing_bits.md"])
+def test_examples_run(page):
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    with threadpool_limits(1):  # BLAS threads that spin on a busy machine take far longer than one
+        result = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=flags, encoding="utf-8")
+    assert result.attempted >= 5
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_point_at_files(page):
+    links = relative_links(page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_api_page_holds_every_public_name():
+    page = "".join(runpy.run_path(str(DOCS / "conf.py"))["myst_substitutions"].values())
+    public = [name for name in scq.__all__ if callable(getattr(scq, name))]
+    missing = [name for name in public if not re.search(rf":: scq_gpu\.{name}$", page, re.MULTILINE)]
+    assert not missing, f"add the modules of {missing} to API in docs/conf.py"
