@@ -12,7 +12,7 @@ import faiss
 import numpy as np
 import pytest
 
-from scq_gpu.codes import encode_linear
+from scq_gpu.kernels import encode_linear
 
 SHAPES = {(512, 32): 1.5, (784, 32): 1.5, (4096, 32): 1.5, (512, 64): 1.1, (768, 256): 1.1, (1024, 128): 1.1}
 """Features and bits, and how many times as fast as Faiss is wanted."""

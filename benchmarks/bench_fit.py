@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import scq_gpu as scq
-from scq_gpu.basis import compute_basis
-from scq_gpu.rows import Rows
-from scq_gpu.starts import draw_starts
-from scq_gpu.training import train
+from scq_gpu.rows.basis import compute_basis
+from scq_gpu.rows.passes import Rows
+from scq_gpu.training.loop import train
+from scq_gpu.training.starts import draw_starts
 
 N, D, L, ITERATIONS = 60_000, 512, 32, 50
 LIMITS = {("OgE", "columnwise"): 1.3, ("OnE", "columnwise"): 2.0, ("OgE", "joint"): None, ("OnE", "joint"): None}
@@ -30,9 +30,9 @@ def test_fit_after_pca(benchmark, side_by_side, X, name, solver):
     """Time of 50 iterations on projected rows, over that of X @ V and X.T @ B 50 times."""
     rows = Rows(X)
     xp = rows.xp
-    basis = compute_basis(rows.moments(), n_bits=L, n_components=D, scale="auto", eps=1.2e-7, xp=xp)
+    basis = compute_basis(rows.moments(), n_bits=L, n_components=D, eps=1.2e-7, xp=xp)
     projected = rows.project(basis)
-    encoder = getattr(scq, name)(n_bits=L)
+    encoder = getattr(scq, name)(n_bits=L, solver=solver)
     V = draw_starts("random", basis, projected, n_bits=L, n_init=1, random_state=0, xp=xp)
     V_flat = V[0].astype(np.float32)
     B = np.where(X @ V_flat >= 0, np.float32(1), np.float32(-1))
@@ -47,12 +47,10 @@ def test_fit_after_pca(benchmark, side_by_side, X, name, solver):
             projected,
             basis.lam,
             V,
-            step=encoder._v_steps(xp)[solver],
-            ridge=encoder._ridge,
+            step=encoder._v_step(0.02, xp),
+            ridge=0.02,
             tol=0,
             iterations=range(1, ITERATIONS + 1),
-            soft_passes=3 * ITERATIONS // 4,
-            watch=None,
             xp=xp,
         )
 

@@ -9,16 +9,20 @@ as half of float16, which is its rate on every tensor core). Prints "not run: ..
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from scq_gpu import codes as bits
-from scq_gpu import kernels
-from scq_gpu._xp import namespace
-from scq_gpu.kernels._geometry import encode_variant, hamming_variant
-from scq_gpu.kernels._roofline import encode_traffic, scan_bytes
+from scq_gpu._core.arrays import namespace
+from scq_gpu._core.bits import pack_bits
+from scq_gpu.kernels.cuda.calls import CodeSearch, encode_linear
+from scq_gpu.kernels.cuda.geometry import encode_variant, hamming_variant
+
+sys.path.insert(0, str(Path(__file__).parent / "kernels"))
+from traffic import encode_traffic, scan_bytes
 
 
 def load_cupy() -> tuple[ModuleType | None, str]:
@@ -55,7 +59,7 @@ def product_roof(cp: ModuleType, dtype: str) -> float:
 
 def plain_encode(X: Any, W: Any, t: Any) -> Any:
     products = X @ W.astype(X.dtype)
-    return bits.pack_bits(products >= t.astype(X.dtype), xp=namespace(X))
+    return pack_bits(products >= t.astype(X.dtype), xp=namespace(X))
 
 
 def bench_encode(cp: ModuleType, n: int, d: int, memory: float) -> None:
@@ -80,7 +84,7 @@ def bench_encode(cp: ModuleType, n: int, d: int, memory: float) -> None:
             for (kind, precision), roof in roofs.items():
                 if kind != element or (precision != "exact" and capability < 80):
                     continue
-                time = seconds(kernels.encode_linear, X, W, t, precision=precision)
+                time = seconds(encode_linear, X, W, t, precision=precision)
                 traffic = encode_traffic(encode_variant(element, n_bits, precision, capability), n, d, n_bits)
                 rate, flops = (X.nbytes + traffic.codes) / time, traffic.flops / time
                 cells = (element, precision, n_bits, f"{1e3 * time:.3f}", f"{rate / 1e9:.0f}", f"{rate / memory:.0%}")
@@ -112,10 +116,10 @@ def bench_search(cp: ModuleType, n: int, memory: float) -> None:
     rng = np.random.default_rng(0)
     for n_bytes in (4, 8, 16, 64):
         codes = cp.asarray(rng.integers(0, 256, (n, n_bytes), dtype=np.uint8))
-        database = kernels.HammingDatabase(codes)
+        engine = CodeSearch([codes])
         for n_queries, k in ((1, 100), (32, 100), (1000, 100), (32, 2048)):
             queries = cp.asarray(rng.integers(0, 256, (n_queries, n_bytes), dtype=np.uint8))
-            time = seconds(database.search, queries, k)
+            time = seconds(engine.knn, queries, [codes], k, n_bits=8 * n_bytes)
             rate = 2 * scan_bytes(hamming_variant(n_bytes), n, n_queries)[0] / time
             cells = (8 * n_bytes, n_queries, k, f"{1e3 * time:.3f}", f"{n_queries / time:.0f}", f"{rate / 1e9:.0f}")
             others = [other_search(name, codes, queries, k) for name in ("Faiss", "cuVS")]

@@ -13,7 +13,8 @@ import sys
 import numpy as np
 import pytest
 
-from scq_gpu import _hamming, _ranking, metrics
+from scq_gpu import metrics
+from scq_gpu.kernels import engines
 
 QUERIES = int(os.environ.get("SCQ_BENCH_QUERIES", "10000"))
 N = 50_000
@@ -36,13 +37,12 @@ def case(seed=0):
     return codes[:QUERIES], codes[QUERIES:], labels[:QUERIES], labels[QUERIES:]
 
 
-def ours(queries, database, query_labels, database_labels):
-    """mAP, prec@r2 and prec@1k from one scan, as `scq_gpu.evaluation.evaluate` takes them."""
-    found = _ranking.scan(queries, database, query_labels, database_labels, ap="standard", k=1000)
+def ours(*pair):
+    """mAP, prec@r2 and prec@1k, as `scq_gpu.evaluate` takes them."""
     return (
-        metrics.average_precision_of(found, ap="standard", ties="database", at=None).mean(),
-        metrics.precision_within(found, 2),
-        metrics.top_precision_of(found, k=1000, ties="database"),
+        metrics.mean_average_precision(*pair),
+        metrics.precision_at_radius(*pair, radius=2),
+        metrics.precision_at_k(*pair, k=1000),
     )
 
 
@@ -88,7 +88,7 @@ def test_compiled_average_ties(benchmark, data):
 
 @pytest.mark.benchmark(group="evaluation")
 def test_plain_numpy(benchmark, data, monkeypatch):
-    monkeypatch.setattr(_hamming, "NUMBA_PAIRS", 1 << 62)
+    monkeypatch.setattr(engines, "PAIRS", 1 << 62)
     benchmark.pedantic(ours, args=data, rounds=1)
 
 

@@ -13,8 +13,8 @@ import faiss
 import numpy as np
 import pytest
 
-from scq_gpu import _search_numba
-from scq_gpu.search import HammingIndex
+from scq_gpu.kernels import hamming_numba
+from scq_gpu.search.index import HammingIndex
 
 CASES = [  # codes, bits, queries, k
     (1_000_000, 64, 100, 10),
@@ -83,7 +83,7 @@ def test_radius_tables(benchmark, radius_case):
     assert index.prepare(2)
     benchmark.extra_info["build_s"] = round(time.perf_counter() - start, 2)
     offsets, ids, d = benchmark.pedantic(index.range_search, args=(queries, 2), rounds=5)
-    query, scan_d, rows = _search_numba.within(queries, [codes], 2)
+    query, scan_d, rows = hamming_numba.within(queries, [codes], 2)
     order = np.lexsort((rows, scan_d, query))
     np.testing.assert_array_equal(ids, rows[order])
     np.testing.assert_array_equal(d, scan_d[order])
@@ -94,8 +94,8 @@ def test_radius_tables(benchmark, radius_case):
 @pytest.mark.benchmark(group="radius 2, 10,000,000 x 64 bits, 200 queries")
 def test_radius_scan(benchmark, radius_case):
     codes, queries = radius_case
-    _search_numba.within(queries[:1], [codes[:1000]], 2)
-    benchmark.pedantic(_search_numba.within, args=(queries, [codes], 2), rounds=3)
+    hamming_numba.within(queries[:1], [codes[:1000]], 2)
+    benchmark.pedantic(hamming_numba.within, args=(queries, [codes], 2), rounds=3)
 
 
 @pytest.mark.benchmark(group="radius 2, 10,000,000 x 64 bits, 200 queries")

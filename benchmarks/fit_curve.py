@@ -1,6 +1,6 @@
 """mAP against seconds of training: OgE and OnE beside Faiss's ITQTransform, raw 1280-D float32 rows to 32-bit codes.
 
-    python benchmarks/fit_curve.py --data ../shared/data
+    python benchmarks/fit_curve.py --data DIR
 
 Every point is a whole fit, stopped after so many iterations; all rows are used (Faiss's ``max_train_per_dim`` is raised
 so that it does not subsample). Fits take turns in one process, with the same number of threads. Writes
@@ -42,7 +42,8 @@ Encode = Callable[[np.ndarray], np.ndarray]
 def fit_ours(method: str, X: np.ndarray, bits: int, iterations: int, seed: int) -> Encode:
     name, _, start = method.partition(", ")
     init = "random" if start == FAST else "auto"
-    return getattr(scq, name)(n_bits=bits, init=init, max_iter=iterations, tol=0, random_state=seed).fit(X).encode
+    parameters = {"preserve": "classes", "init": init, "max_iter": iterations, "tol": 0, "random_state": seed}
+    return getattr(scq, name)(n_bits=bits, **parameters).fit(X).encode
 
 
 def fit_faiss(method: str, X: np.ndarray, bits: int, iterations: int, seed: int) -> Encode:

@@ -1,11 +1,11 @@
 """How good are the codes? mAP of joint and columnwise solvers on real features.
 
-    python benchmarks/quality.py --data ../shared/data
+    python benchmarks/quality.py --data DIR
 
-Writes docs/results/quality.csv (one row a fit) and docs/results/quality.md (mean and spread over seeds). ``joint``
-uses the encoder's defaults but for n_bits and random_state, ``columnwise`` the same from the same start; ``paper`` is
-columnwise with the paper's 512 components, ridge 0.02 and random start. With ``--bits`` a part is run, and put into
-the file.
+Writes docs/results/quality.csv (one row per fit) and docs/results/quality.md (mean and spread over seeds). ``joint`` is
+``preserve="classes"``, ``columnwise`` the paper's solver from the same start, with the same ridge and components;
+``paper`` is columnwise with the paper's parameters. With ``--bits``, ``--encoders`` and ``--solvers`` a part is run,
+and put into the file.
 """
 
 from __future__ import annotations
@@ -25,23 +25,20 @@ from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
 from scq_gpu.metrics import mean_average_precision, precision_at_k, precision_at_radius
+from scq_gpu.training.defaults import auto_components, auto_ridge
 
 BITS = (16, 32, 64, 128, 256)
 COLUMNWISE_BITS = (16, 32, 64)  # longer codes take it minutes, and fall further behind
 CAVEAT = (
-    "How the defaults were chosen: softness and `n_components` on queries held out of the training images "
-    "([study](study.md)), which also examines the others again; but the ridge rule and the weights of the random start "
-    "were first settled in earlier trials scored on these EfficientNet test queries. The starts from a longer code and "
-    "from shorter ones, momentum in the V step and the reach of soft passes were chosen on held-out queries; that it "
-    "takes seven steps rather than five, and learns the longer code from all of 50,000 rows rather than from a part at "
-    "first, also with a look at GIST, these splits and others. How shorter codes are joined, and the soft passes that "
-    "follow, were settled on held-out queries after a first version had been scored on these."
+    "How the defaults were chosen: `n_components` on queries held out of the training images ([study](study.md)), "
+    "which also examines the others again; but the ridge rule and the weights of the random start were first settled "
+    "in earlier trials scored on these EfficientNet test queries. The starts from a longer code and from shorter ones "
+    "and momentum in the V step were chosen on held-out queries; that it takes seven steps rather than five, and "
+    "learns the longer code from all of 50,000 rows rather than from a part at first, also with a look at GIST, these "
+    "splits and others. How shorter codes are joined was settled on held-out queries after a first version had been "
+    "scored on these."
 )
-SOLVERS = {
-    "joint": {"solver": "joint"},
-    "columnwise": {"solver": "columnwise", "init": "longer"},  # which is what "auto" is for joint, at these lengths
-    "paper": {"solver": "columnwise", "n_components": 512},
-}
+SOLVERS = ("joint", "columnwise", "paper")
 FIELDS = ("features", "encoder", "solver", "bits", "seed", "mAP", "prec@r2", "prec@1k", "loss", "passes", "seconds",
           "largest rise", "constraint")  # fmt: skip
 
@@ -50,6 +47,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the CIFAR-10 feature files")
     parser.add_argument("--bits", type=int, nargs="*", default=BITS)
+    parser.add_argument("--encoders", nargs="*", default=("OgE", "OnE"))
+    parser.add_argument("--solvers", nargs="*", default=SOLVERS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--gist", action=argparse.BooleanOptionalAction, default=True, help="GIST features too")
     parser.add_argument("--threads", type=int, default=2)
@@ -59,8 +58,9 @@ def main() -> None:
     with threadpool_limits(options.threads):
         split = efficientnet(options.data)
         for bits in options.bits:
-            for Encoder in (scq.OgE, scq.OnE):
-                for solver in ("joint", "columnwise", "paper") if bits in COLUMNWISE_BITS else ("joint",):
+            for Encoder in (getattr(scq, name) for name in options.encoders):
+                possible = SOLVERS if bits in COLUMNWISE_BITS else ("joint",)
+                for solver in (solver for solver in possible if solver in options.solvers):
                     for seed in range(options.seeds):
                         add(measure(split, Encoder, solver, bits, seed), options)
         for seed in range(options.seeds if options.gist else 0):
@@ -90,8 +90,11 @@ def merge(path: Path, rows: list[dict]) -> list[dict]:
 def measure(split: Split, Encoder: type, solver: str, bits: int, seed: int) -> dict:
     """Fit, encode, score, and check what the solver promises."""
     started = time.perf_counter()
-    ridge = {"ridge": 0.02} if solver == "paper" and Encoder is scq.OgE else {}
-    encoder = Encoder(n_bits=bits, random_state=seed, **SOLVERS[solver], **ridge).fit(split.X)
+    parameters: dict = {"preserve": "classes"} if solver == "joint" else {"solver": "columnwise"}
+    if solver == "columnwise":
+        parameters |= {"init": "longer_code", "n_components": auto_components(bits, "classes")}
+        parameters |= {"ridge": auto_ridge(bits, "classes")} if Encoder is scq.OgE else {}
+    encoder = Encoder(n_bits=bits, random_state=seed, **parameters).fit(split.X)
     seconds = time.perf_counter() - started
     codes = encoder.encode(split.X_query), encoder.encode(split.X)
     labels = split.y_query, split.y

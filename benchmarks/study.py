@@ -1,7 +1,7 @@
 """What makes the joint solver's codes good: one change at a time, scored on queries held out of the training images.
 
-    python benchmarks/study.py --data ../shared/data
-    python benchmarks/study.py --data ../shared/data --encoders OgE --bits 128 256 --changes start soft_passes \\
+    python benchmarks/study.py --data DIR
+    python benchmarks/study.py --data DIR --encoders OgE --bits 128 256 --changes start \\
         --output docs/results/study_long.md
 
 The official test images are not touched: 200 training images a class are the queries, 1,800 others a class are trained
@@ -19,37 +19,31 @@ from pathlib import Path
 
 import numpy as np
 from features import efficientnet
-from recall import true_neighbours
 from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
-from scq_gpu._xp import namespace
-from scq_gpu.basis import Basis, compute_basis
-from scq_gpu.encoders import _components
-from scq_gpu.metrics import mean_average_precision, recall_at_k
-from scq_gpu.rows import ProjectedRows, Rows
-from scq_gpu.search import HammingIndex
-from scq_gpu.solvers.joint import SOFTNESS, STEPS, fit_joint_orthogonal, fit_joint_orthonormal
-from scq_gpu.starts import draw_starts, resolve, soft_passes
-from scq_gpu.training import VStep, train
+from scq_gpu._core.arrays import namespace
+from scq_gpu.metrics import exact_neighbors, mean_average_precision, recall_at_k
+from scq_gpu.rows.basis import Basis, compute_basis
+from scq_gpu.rows.passes import ProjectedRows, Rows
+from scq_gpu.search.index import HammingIndex
+from scq_gpu.training.defaults import choose_start
+from scq_gpu.training.joint import STEPS, fit_joint_orthogonal, fit_joint_orthonormal
+from scq_gpu.training.loop import VStep, all_solved, train
+from scq_gpu.training.starts import draw_starts
 
 XP = namespace(np.empty(0))
 STARTS = {8: 12, 16: 8, 32: 6, 64: 4, 128: 2, 256: 2}
-DEFAULT = {"components": None, "softness": SOFTNESS, "steps": STEPS, "start": "auto", "passes": 40}
+DEFAULT = {"components": None, "steps": STEPS, "start": "auto", "passes": 40}
 CHANGES = [
     {},
     *({"start": s} for s in ("random", "itq")),
-    *({"softness": s} for s in (0.0, 0.15, 0.45)),
     *({"steps": s} for s in (3, 10, 40)),
     *({"components": c} for c in (512, 1280)),
     *({"ridge_factor": f} for f in (0.25, 4.0)),
     *({"passes": p} for p in (20, 80)),
-    *({"soft_passes": p} for p in (0, 30)),
 ]
-ASKED = {
-    "OgE": {"start", "softness", "steps", "components", "ridge_factor", "passes", "soft_passes"},
-    "OnE": {"start", "softness"},
-}
+ASKED = {"OgE": {"start", "steps", "components", "ridge_factor", "passes"}, "OnE": {"start"}}
 
 
 class Trial:
@@ -61,15 +55,15 @@ class Trial:
         order = [rng.permutation(np.flatnonzero(split.y == label)) for label in range(10)]
         queries, rows = (np.concatenate([o[part] for o in order]) for part in (slice(0, 200), slice(200, 2000)))
         self.X, self.y, self.X_query, self.y_query = split.X[rows], split.y[rows], split.X[queries], split.y[queries]
-        self.neighbours = true_neighbours(self.X, self.X_query, 10)
+        self.neighbours = exact_neighbors(self.X_query, self.X, k=10)
         self.moments = Rows(self.X).moments()
 
     def project(self, n_bits: int, components: int) -> tuple[Basis, ProjectedRows, np.ndarray, np.ndarray]:
-        basis = compute_basis(self.moments, n_bits=n_bits, n_components=components, scale="auto", eps=1.2e-7, xp=XP)
+        basis = compute_basis(self.moments, n_bits=n_bits, n_components=components, eps=1.2e-7, xp=XP)
         P, mean = (basis.P * basis.scale).astype(np.float32), basis.mean.astype(np.float32)
         Y, Y_query = (self.X - mean) @ P, (self.X_query - mean) @ P
         blocks = [Y[i : i + 1024] for i in range(0, len(Y), 1024)]
-        return basis, ProjectedRows(blocks, small=np.float64, xp=XP), Y, Y_query
+        return basis, ProjectedRows(blocks, sum_dtype=np.float64, xp=XP), Y, Y_query
 
     def score(self, V: np.ndarray, Y: np.ndarray, Y_query: np.ndarray) -> tuple[float, float]:
         """mAP by class, and the share of the 10 nearest rows found."""
@@ -82,11 +76,11 @@ class Trial:
 def run(trial: Trial, name: str, n_bits: int, change: dict) -> dict:
     """Fit all starts with one change to the defaults."""
     options = DEFAULT | change
-    defaults = getattr(scq, name)(n_bits)
-    ridge = defaults._ridge * options.get("ridge_factor", 1.0)
-    components = options["components"] or _components("auto", n_bits)
+    defaults = getattr(scq, name)(n_bits, preserve="classes")._recipe()
+    ridge = defaults.ridge * options.get("ridge_factor", 1.0)
+    components = options["components"] or defaults.n_components
     basis, rows, Y, Y_query = trial.project(n_bits, components)
-    start = resolve(options["start"], solver="joint", n_bits=n_bits)
+    start = choose_start(options["start"], solver="joint", preserve="classes", n_bits=n_bits)
     draws = [
         draw_starts(start, basis, rows, n_bits=n_bits, n_init=1, random_state=seed, xp=XP)
         for seed in range(STARTS[n_bits])
@@ -97,20 +91,17 @@ def run(trial: Trial, name: str, n_bits: int, change: dict) -> dict:
             V_new = fit_joint_orthonormal(lam, M, V, steps=options["steps"], xp=XP)
         else:
             V_new = fit_joint_orthogonal(lam, M, V, ridge=ridge, steps=options["steps"], xp=XP)
-        return V_new, None, np.ones(len(V), dtype=bool)
+        return V_new, None, all_solved(M, xp=XP)
 
     started = time.perf_counter()
-    passes = options["passes"]
     runs = train(
         rows,
         basis.lam,
         np.concatenate(draws),
-        step=VStep(joint, descends=True, softness=options["softness"]),
+        step=VStep(joint, descends=True),
         ridge=ridge,
         tol=0,
-        iterations=range(1, passes + 1),
-        soft_passes=options.get("soft_passes", min(3 * passes // 4, soft_passes(start, n_bits))),
-        watch=None,
+        iterations=range(1, options["passes"] + 1),
         xp=XP,
     )
     seconds = time.perf_counter() - started

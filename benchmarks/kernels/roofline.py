@@ -5,7 +5,7 @@ python benchmarks/kernels/roofline.py
 
 from __future__ import annotations
 
-from scq_gpu.kernels._roofline import memory_bound_bits
+from traffic import memory_bound_bits
 
 # GB/s; dense TFLOP/s of float32, TF32 and float16 with float32 sums; from the vendor's data sheets, not measured
 DEVICES: dict[str, tuple[float, float, float | None, float]] = {

@@ -1,9 +1,9 @@
 """Figure "convergence": the loss against iterations, columnwise and joint, OnE and OgE, from the same start.
 
-    python benchmarks/paper/convergence.py --data ../shared/data
+    python benchmarks/paper/convergence.py --data DIR
 
 Writes docs/results/convergence.csv, .md and .png. The loss is ``||sign(XV) - XV||^2 / (n L)``, with OgE's ridge term,
-of the V after each iteration, by a pass of its own: what the joint solver reports on the way has soft signs.
+of the V after each iteration, by a pass of its own: what a fit reports on the way is by the signs before the V step.
 """
 
 from __future__ import annotations
@@ -70,8 +70,6 @@ def main() -> None:
         origin(command, seeds=[options.seed], threads=options.threads),
         "![loss against iterations](convergence.png)",
         table(["encoder", *(f"after {i}" for i in shown), "rises"], lines),
-        "The joint solver begins with soft signs, at most for three quarters of the iterations, and minimises another "
-        "loss meanwhile; what is drawn is the loss with hard signs all along.",
     )
 
 

@@ -1,6 +1,6 @@
 """512-D GIST of CIFAR-10 from its own files.
 
-    python benchmarks/paper/gist.py --images cifar-10-batches-bin --output cifar10_gist512.npz --compare ../shared/data
+    python benchmarks/paper/gist.py --images cifar-10-batches-bin --output cifar10_gist512.npz --compare DIR
 
 GIST (A. Oliva, A. Torralba, "Modeling the shape of the scene", International Journal of Computer Vision, 2001) is the
 mean strength of 32 Gabor filters, 4 scales by 8 orientations, in each cell of a 4 x 4 grid, after a prefilter that

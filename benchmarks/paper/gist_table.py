@@ -1,6 +1,6 @@
 """Table "DH / UH-BDNN": CIFAR-10 GIST, 100 random queries a class, five random splits, 16 and 32 bits.
 
-    python benchmarks/paper/gist_table.py --data ../shared/data
+    python benchmarks/paper/gist_table.py --data DIR
 
 Writes docs/results/gist_table.csv, .md and .png. The seed draws both the split and the start. Rows are added to the CSV
 file as they come, and what is there is not run again; ``--fresh`` begins anew.
@@ -40,7 +40,8 @@ METRICS = {"mAP": "mean_average_precision", "prec@r2": "precision_at_radius"}
 
 def measure(split: Split, method: str, bits: int, seed: int) -> dict:
     encoder = METHODS[method].make(bits, seed).fit(split.X_train)
-    figures = scq.evaluate(encoder, split.X, split.y, split.X_query, split.y_query).as_dict()
+    data = (split.X_query, split.X, split.y_query, split.y)
+    figures = scq.evaluate(encoder, *data, ap="trapezoid", recall=False).as_dict()
     row = {"method": method, "bits": bits, "seed": seed}
     row |= {metric: 100 * figures[name] for metric, name in METRICS.items()}
     row |= {"date": str(datetime.date.today()), "version": scq.__version__}

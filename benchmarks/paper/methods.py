@@ -46,12 +46,17 @@ METHODS = {
     "OgE, columnwise": Method(
         lambda bits, seed: scq.OgE(bits, **PAPER, ridge=0.02, random_state=seed), published="OgE", iterates=True
     ),
-    "OnE, joint": Method(lambda bits, seed: scq.OnE(bits, random_state=seed), published="OnE", iterates=True),
-    "OgE, joint": Method(lambda bits, seed: scq.OgE(bits, random_state=seed), published="OgE", iterates=True),
+    "OnE, joint": Method(
+        lambda bits, seed: scq.OnE(bits, preserve="classes", random_state=seed), published="OnE", iterates=True
+    ),
+    "OgE, joint": Method(
+        lambda bits, seed: scq.OgE(bits, preserve="classes", random_state=seed), published="OgE", iterates=True
+    ),
 }
 SETTINGS = (
     "Columnwise is the paper's algorithm with the paper's parameters (512 components, ridge 0.02, tol 1e-4, at most "
-    "100 iterations); joint is this library's solver with its defaults. The other methods run with their defaults."
+    '100 iterations); joint is this library\'s solver with `preserve="classes"`. The other methods run with their '
+    "defaults."
 )
 COLOURS = {
     "LSH": "tab:gray",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import scq_gpu as scq
-from scq_gpu.io import replace_file
+from scq_gpu._core.files import replace_file
 
 CAVEAT = (
     "Some defaults of the joint solver were chosen on EfficientNet features of these images ([quality](quality.md) "

@@ -1,6 +1,6 @@
 """Table "state of the art": mAP, prec@r2 and prec@1k of every method and length, by the paper's protocol.
 
-    python benchmarks/paper/state_of_the_art.py --data ../shared/data
+    python benchmarks/paper/state_of_the_art.py --data DIR
 
 CIFAR-10 unless ``--dataset`` names another of protocols.py. The whole takes hours, so results are added to
 docs/results/state_of_the_art.csv as they come, and what is there is not run again: ``--methods``, ``--bits`` and
@@ -46,9 +46,8 @@ def measure(split: Split, method: str, bits: int, seed: int) -> dict:
     started = time.perf_counter()
     encoder = METHODS[method].make(bits, seed).fit(split.X_train)
     seconds = time.perf_counter() - started
-    figures = scq.evaluate(
-        encoder, split.X, split.y, split.X_query, split.y_query, distance=METHODS[method].distance
-    ).as_dict()
+    arrays = split.X_query, split.X, split.y_query, split.y
+    figures = scq.evaluate(encoder, *arrays, ap="trapezoid", distance=METHODS[method].distance).as_dict()
     row = {"method": method, "bits": bits, "seed": seed, "rows": len(split.X_train)}
     row |= {metric: 100 * figures[name] for metric, name in METRICS.items()}
     row |= {"fit seconds": seconds, "date": str(datetime.date.today()), "version": scq.__version__}

@@ -1,6 +1,6 @@
 """Table "summary", figure "scale": variance, quantization loss and validation mAP, ITQ beside OnE and over the scale.
 
-    python benchmarks/paper/summary.py --data ../shared/data
+    python benchmarks/paper/summary.py --data DIR
 
 20 training images a class ask, the others are trained on and searched. Writes docs/results/summary.csv and .md, and
 docs/results/scale.csv and .png, which the page shows. One fit by `scq_gpu.scale_path` serves all scales.
@@ -32,7 +32,8 @@ COLUMNS = {
 
 
 def figures(encoder, split: Split) -> dict[str, float]:
-    found = scq.evaluate(encoder, split.X, split.y, split.X_query, split.y_query).as_dict()
+    data = (split.X_query, split.X, split.y_query, split.y)
+    found = scq.evaluate(encoder, *data, ap="trapezoid", recall=False).as_dict()
     return {column: factor * found[name] for column, (name, factor, _, _) in COLUMNS.items()}
 
 
@@ -51,7 +52,7 @@ def summarise(folder: Path, bits: int, runs: int) -> list[dict]:
 def over_scale(split: Split, bits: int, seed: int) -> tuple[list[dict], float]:
     """One row a scale, and the proposed scale."""
     encoder = scq.OnE(n_components=512, random_state=seed)
-    proposed = scq.OnE(bits, max_iter=1, random_state=seed).fit(split.X_train).scale_
+    proposed = scq.OnE(bits, preserve="classes", max_iter=1, random_state=seed).fit(split.X_train).scale_
     path = scq.scale_path(split.X_train, bits, [factor * proposed for factor in FACTORS], encoder=encoder)
     rows = []
     for scale, fitted in zip(path.scales, path.encoders, strict=True):

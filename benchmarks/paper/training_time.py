@@ -1,6 +1,6 @@
 """Figure "training time": seconds of a fit against the number of rows, every method at 32 bits, and of encoding.
 
-    python benchmarks/paper/training_time.py --data ../shared/data
+    python benchmarks/paper/training_time.py --data DIR
 
 Fits start from raw float32 rows of 1280-D features, PCA included. OnE and OgE run 50 iterations, as in the paper;
 Faiss's ITQ trains on all rows, as ours does. Then the columnwise solver at a task the authors' MATLAB was timed at
