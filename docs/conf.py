@@ -68,11 +68,11 @@ html_css_files = ["gallery.css"]
 
 # The API page: its sections, and the modules whose public names they hold. A name is shown once, by its shortest path.
 API = {
-    "encoders": ["encoders", "baselines", "estimator"],
-    "files": ["io", "code_files", "memory"],
-    "codes": ["codes", "interchange"],
-    "search": ["search", "asymmetric"],
-    "measuring": ["evaluation", "sweeps"],
+    "encoders": ["encoders", "encoders.baselines", "encoders.base"],
+    "files": ["io", "io.code_files", "encoders.memory"],
+    "codes": ["_core.codes", "encoders.imported"],
+    "search": ["encoders.vector_index", "search"],
+    "measuring": ["metrics.evaluation", "encoders.sweeps"],
     "metrics": ["metrics"],
 }
 

@@ -32,7 +32,7 @@ def main():
     X = X.astype("float32")
     X_base, X_query, y_base, y_query = X[:-300], X[-300:], y[:-300], y[-300:]
     warnings.simplefilter("ignore", UserWarning)  # some fits stop at max_iter
-    encoder = scq.OgE(n_bits=32, random_state=0).fit(X_base)
+    encoder = scq.OgE(n_bits=32, preserve="classes", random_state=0).fit(X_base)
     columnwise = scq.OgE(n_bits=32, solver="columnwise", random_state=0).fit(X_base)
     codes, queries = encoder.encode(X_base), encoder.encode(X_query)
 
@@ -46,7 +46,7 @@ def main():
     save("bits_curve", scq.plots.bits_curve(figures))
     save("precision_recall", scq.plots.precision_recall(curves))
     scales = [encoder.scale_ * 2 ** (k / 2) for k in range(-4, 5)]
-    path = scq.scale_path(X_base, 32, scales, encoder=scq.OnE(random_state=0))
+    path = scq.scale_path(X_base, 32, scales, encoder=scq.OnE(preserve="classes", random_state=0))
     save("scale_path", scq.plots.scale_path(path))
     save("distance_histograms", scq.plots.distance_histograms(queries, codes, y_query, y_base, n_bits=32))
     save("bit_balance", scq.plots.bit_balance(codes, 32))

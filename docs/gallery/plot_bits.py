@@ -14,7 +14,7 @@ import scq_gpu as scq
 X, y = load_digits(return_X_y=True)
 X = X.astype("float32")
 X_base, X_query, y_base, y_query = X[:-300], X[-300:], y[:-300], y[-300:]
-data = X_base, y_base, X_query, y_query
+data = X_query, X_base, y_query, y_base
 
 # %%
 # One sweep
@@ -24,7 +24,7 @@ data = X_base, y_base, X_query, y_query
 # ``ties="average"`` the order of the rows does not matter.
 
 BITS = (4, 8, 16, 24, 32, 48)
-sweep = scq.sweep_bits(X_base, BITS, encoder=scq.OgE(random_state=0))
+sweep = scq.sweep_bits(X_base, BITS, encoder=scq.OgE(preserve="classes", random_state=0))
 table = sweep.evaluate(*data, radius=2, k=100, ties="average")
 
 names = {

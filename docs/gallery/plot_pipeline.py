@@ -26,7 +26,7 @@ frame, digit = load_digits(return_X_y=True, as_frame=True)
 frame = frame.astype("float32").set_axis(frame.index + 5000)
 base, queries = frame[:-300], frame[-300:]
 
-pipeline = make_pipeline(Normalizer(), scq.OgE(n_bits=32, random_state=0))
+pipeline = make_pipeline(Normalizer(), scq.OgE(n_bits=32, preserve="classes", random_state=0))
 pipeline.set_output(transform="pandas")
 signs = pipeline.fit_transform(base)
 signs.iloc[:4, :10]
@@ -70,7 +70,7 @@ print("the same answers:", (keys_again == keys).all())
 # is a quick way to choose parameters where rows have labels. Pixels at the border hardly change; ``n_components``
 # leaves out axes that carry next to nothing.
 
-encoder = scq.OgE(n_components=48, random_state=0)
+encoder = scq.OgE(n_components=48, preserve="classes", random_state=0)
 classifier = KNeighborsClassifier(5, metric="hamming")
 tried = make_pipeline(Normalizer(), encoder, classifier)
 search = GridSearchCV(tried, {"oge__n_bits": [4, 8, 16, 32]}, cv=3)

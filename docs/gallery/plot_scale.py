@@ -22,9 +22,9 @@ X_base, X_query, y_base, y_query = X[:-300], X[-300:], y[:-300], y[-300:]
 # Signs do not change when rows are multiplied by a number, so `scq_gpu.scale_path` takes one pass over the rows an
 # iteration for all scales together. The scales here are spread around the one that ``scale="auto"`` takes.
 
-auto = scq.OnE(n_bits=16, random_state=0).fit(X_base).scale_
+auto = scq.OnE(n_bits=16, preserve="classes", random_state=0).fit(X_base).scale_
 scales = auto * 2.0 ** np.arange(-2, 2.5, 0.5)
-path = scq.scale_path(X_base, 16, scales, encoder=scq.OnE(random_state=0))
+path = scq.scale_path(X_base, 16, scales, encoder=scq.OnE(preserve="classes", random_state=0))
 
 print("scale  loss a bit  variance kept")
 for row in path.table:
@@ -52,7 +52,7 @@ scq.plots.scale_path(path)
 mean_ap = scq.metrics.mean_average_precision
 starts = []
 for seed in range(4):
-    encoder, found = scq.OnE(random_state=seed), []
+    encoder, found = scq.OnE(preserve="classes", random_state=seed), []
     fits = scq.scale_path(X_base, 16, scales, encoder=encoder)
     for fitted in fits.encoders:
         codes = fitted.encode(X_query), fitted.encode(X_base)

@@ -20,14 +20,13 @@ X_base, X_query, y_base, y_query = X[:-300], X[-300:], y[:-300], y[-300:]
 # The loss
 # --------
 # With ``init="random"`` and one seed both start from the same directions, and with ``tol=0`` exactly ``max_iter``
-# iterations run. The joint solver begins with soft signs, and its curve counts what they cost (:doc:`/theory`); where
-# it drops, it turns to signs, and from there on both curves are the paper's loss. The joint curve never rises. The
-# columnwise one may, since each sweep over the columns is greedy and owes nothing to the sweep before.
+# iterations run. Both curves are the paper's loss. The joint one never rises. The columnwise one may, since each sweep
+# over the columns is greedy and owes nothing to the sweep before.
 
 solvers = {}
 same = {"init": "random", "random_state": 0, "max_iter": 60, "tol": 0}
 for name in ("joint", "columnwise"):
-    solvers[name] = scq.OgE(n_bits=32, solver=name, **same).fit(X_base)
+    solvers[name] = scq.OgE(n_bits=32, preserve="classes", solver=name, **same).fit(X_base)
 
 scq.plots.loss_curve(solvers)
 

@@ -27,7 +27,7 @@ print(f"{len(X_base)} rows, {len(X_query)} queries, {X.shape[1]} pixels each")
 # ---------
 # `scq_gpu.OgE` learns from the rows alone. The labels serve only to count right answers, further down.
 
-encoder = scq.OgE(n_bits=32, random_state=0).fit(X_base)
+encoder = scq.OgE(n_bits=32, preserve="classes", random_state=0).fit(X_base)
 codes, query_codes = encoder.encode(X_base), encoder.encode(X_query)
 print(f"bytes a row: {X_base[0].nbytes} as floats, {codes[0].nbytes} as code")
 
