@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import Array
+from scq_gpu.kernels.roots import inverse_root
 
 
 def polar(A: Array, *, xp: ModuleType) -> Array:
-    """The matrix with orthonormal columns nearest to A (..., D, L), by an eigendecomposition of order L."""
-    w, E = xp.linalg.eigh(xp.matrix_transpose(A) @ A)
-    smallest = float(xp.finfo(A.dtype).eps) * xp.max(w, axis=-1, keepdims=True)
-    w = xp.maximum(w, xp.where(smallest > 0, smallest, 1.0))
-    return A @ ((E / xp.sqrt(w)[..., None, :]) @ xp.matrix_transpose(E))
+    """The matrix with orthonormal columns nearest to A (..., D, L): ``A (A'A)^(-1/2)``."""
+    return A @ inverse_root(xp.matrix_transpose(A) @ A, xp=xp)
 
 
 def orthonormalize(V: Array, *, xp: ModuleType) -> Array:
