@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, has_numba, namespace
-from scq_gpu._core.devices import is_row_major, on_gpu, runs_kernels
+from scq_gpu._core.devices import is_row_major, runs_kernels
 from scq_gpu._core.validate import check_choice
 from scq_gpu.kernels.cuda.geometry import ELEMENT_BYTES, MAX_BITS, MAX_K
 
@@ -53,15 +53,6 @@ def search_engine(codes: Array, pairs: int, *, k: int = 1, distance: str = "hamm
     if runs_kernels(codes) and 1 <= codes.shape[1] <= MAX_BITS // 8 and k <= MAX_K:
         return "cuda"
     return "numba" if compiled(codes, pairs) else "arrays"
-
-
-def root_engine(G: Array) -> str:
-    """The engine that takes ``G^(-1/2)`` of small matrices: "eigh" where LAPACK runs, "products" on a GPU.
-
-    In one thread, and up to order 256, LAPACK takes the time of 10 to 40 products of that order, and products alone
-    need 60 to 75 of them (benchmarks/bench_roots.py).
-    """
-    return "products" if on_gpu(G) else "eigh"
 
 
 def element_of(x: Array) -> str:

@@ -19,17 +19,36 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from importlib.resources import files
 from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of
-from scq_gpu.kernels import engines
+from scq_gpu._core.devices import cuda_device_of, on_gpu
 
 _STEEPEST = 1.6  # most a: from sqrt(3) on the largest eigenvalues would be taken to 0, and lose their digits
+_ONE_LAUNCH = 64  # largest order that one multiprocessor works on alone
+_THREADS = 256
+_SHARED = 48 << 10  # bytes of shared memory that every device gives unasked
 
 
 def inverse_root(G: Array, *, xp: ModuleType) -> Array:
     """``G^(-1/2)`` of symmetric, positive semidefinite G (..., L, L); in directions that G lacks, finite."""
-    return _ENGINES[engines.root_engine(G)](G, xp=xp)
+    return engine(G)(G, xp=xp)
+
+
+def engine(G: Array) -> Callable[..., Array]:
+    """The function that takes the root of G: LAPACK where it runs; on a GPU one kernel, or for large G many products.
+
+    In one thread, and up to order 256, LAPACK takes the time of 10 to 40 products of that order, and products alone
+    need 30 to 70 of them (benchmarks/bench_roots.py).
+    """
+    if not on_gpu(G):
+        return by_eigendecomposition
+    return by_kernel if cuda_device_of(G) is not None and G.shape[-1] <= _ONE_LAUNCH else by_products
 
 
 def by_eigendecomposition(G: Array, *, xp: ModuleType) -> Array:
@@ -69,4 +88,24 @@ def steps(floor: float) -> tuple[float, ...]:
     return tuple(scales)
 
 
-_ENGINES = {"eigh": by_eigendecomposition, "products": by_products}
+def by_kernel(G: Array, *, xp: ModuleType) -> Array:
+    """`by_products` in one launch, for CuPy arrays."""
+    gpu, L = cuda_device_of(G), G.shape[-1]
+    G = xp.ascontiguousarray(G)
+    n_bytes = 4 * L * L * G.itemsize
+    shared = n_bytes if n_bytes <= _SHARED else 0
+    problems = math.prod(G.shape[:-2])
+    scratch = np.uintp(0) if shared else xp.empty((problems, 4, L, L), dtype=G.dtype)
+    Z = xp.empty_like(G)
+    if problems:
+        _kernel(gpu, G.dtype.name)((problems,), (_THREADS,), (G, Z, scratch, np.int32(L)), shared_mem=shared)
+    return Z
+
+
+@functools.cache
+def _kernel(gpu: Any, element: str) -> Any:
+    real = {"float64": "double", "float32": "float"}[element]
+    defines = {"REAL": real, "EPS": float(np.finfo(element).eps), "STEEPEST": _STEEPEST}
+    options = ("--std=c++17", *(f"-D{name}={value}" for name, value in defines.items()))
+    source = (files("scq_gpu.kernels.cuda") / "roots.cu").read_text(encoding="utf-8")
+    return gpu.build(source, options).get_function("inverse_roots")

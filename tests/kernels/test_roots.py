@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scq_gpu._core.arrays import namespace
-from scq_gpu.kernels import engines, roots
+from scq_gpu.kernels import roots
 
 XP = namespace(np.empty(0))
 ENGINES = [roots.by_eigendecomposition, roots.by_products]
@@ -90,4 +90,28 @@ def test_steps_reach_one_from_the_floor():
 
 
 def test_lapack_where_it_runs():
-    assert engines.root_engine(np.eye(3)) == "eigh"
+    assert roots.engine(np.eye(3)) is roots.by_eigendecomposition
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("L", [1, 2, 31, 32, 33, 64])
+def test_the_kernel_is_the_products(dtype, L):
+    """To rounding, for a batch: well-conditioned, rank-deficient and zero."""
+    cupy = pytest.importorskip("cupy")
+    A = np.stack([matrix(70, L, 10)[0], 1e3 * matrix(70, L, 3)[0], np.zeros((70, L))]).astype(dtype)
+    A[1, :, L // 2] = A[1, :, 0]
+    G = np.swapaxes(A, -1, -2) @ A
+    assert roots.engine(cupy.asarray(G)) is roots.by_kernel
+    found = roots.by_kernel(cupy.asarray(G), xp=namespace(cupy.asarray(G))).get()
+    wanted = roots.by_products(G, xp=XP)
+    tolerance = 200 * L * np.finfo(dtype).eps
+    np.testing.assert_allclose(found[0], wanted[0], atol=tolerance * np.abs(wanted[0]).max())
+    np.testing.assert_allclose(A[1] @ found[1], A[1] @ wanted[1], atol=1e-5 if dtype == np.float64 else 0.1)
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.gpu
+def test_long_codes_on_a_gpu_take_products():
+    cupy = pytest.importorskip("cupy")
+    assert roots.engine(cupy.eye(65)) is roots.by_products
