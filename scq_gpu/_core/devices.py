@@ -137,11 +137,20 @@ def on_device_of_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 def linalg_errors(xp: ModuleType) -> contextlib.AbstractContextManager[object]:
     """Make failed decompositions raise: CuPy, to avoid a synchronization, otherwise returns whatever is left."""
+    return _linalg_state(xp, "raise")
+
+
+def unchecked_linalg(xp: ModuleType) -> contextlib.AbstractContextManager[object]:
+    """Leave it to the caller to notice failed decompositions of CuPy, which then synchronizes for none of them."""
+    return _linalg_state(xp, "ignore")
+
+
+def _linalg_state(xp: ModuleType, state: str) -> contextlib.AbstractContextManager[object]:
     if array_api_compat.is_cupy_namespace(xp):
         import cupyx
 
-        raising: contextlib.AbstractContextManager[object] = cupyx.errstate(linalg="raise")
-        return raising
+        context: contextlib.AbstractContextManager[object] = cupyx.errstate(linalg=state)
+        return context
     return contextlib.nullcontext()
 
 

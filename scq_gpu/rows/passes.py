@@ -30,6 +30,7 @@ from scq_gpu._core.devices import CudaDevice, block_bytes, cuda_device_of, to_de
 from scq_gpu._core.host_memory import available_bytes, worth_keeping
 from scq_gpu._core.threads import ordered_map
 from scq_gpu._core.validate import check_linear_map, check_out, nonfinite_error, projected_memory_error
+from scq_gpu.kernels.fused import elementwise
 from scq_gpu.rows.basis import Basis, Moments
 from scq_gpu.rows.sources.base import RowSource, read_ahead
 from scq_gpu.rows.stream import fits, keep_rows, stream_rows
@@ -330,10 +331,10 @@ class ProjectedRows:
         """One sign pass at V (R, D, L), for every problem of the batch."""
         xp, dtype = self._xp, self.kept[0].dtype
         wide = xp.astype(side_by_side(V, xp=xp), dtype)
-        sums = _Sums(*wide.shape, dtype=self._sum_dtype, device=device_of(V), xp=xp)
+        sums = _Sums(dtype=self._sum_dtype, xp=xp)
 
         def sign(Y: Array) -> tuple[Array, Array]:
-            return sums.of_block(Y, signs(Y @ wide >= 0, dtype=dtype, xp=xp))
+            return sums.of_block(Y, _signs(Y @ wide, xp=xp))
 
         over = ordered_map if self.gpu is None and isinstance(self.kept[0], np.ndarray) else map
         sums.add(over(sign, self._blocks()))
@@ -383,11 +384,11 @@ class UnprojectedRows:
         rows, xp = self._rows, self._rows.xp
         wide = self._P @ side_by_side(V, xp=xp)
         W, constant = (xp.astype(x, rows.dtype) for x in (wide, self._offset @ wide))
-        sums = _Sums(*wide.shape, dtype=rows.sum_dtype, device=device_of(V), xp=xp)
+        sums = _Sums(dtype=rows.sum_dtype, xp=xp)
 
         def sign(X: Array) -> tuple[Array, Array]:
             X = self._center(X)
-            return sums.of_block(X, signs(X @ W + constant >= 0, dtype=rows.dtype, xp=xp))
+            return sums.of_block(X, _signs_of_sum(X @ W, constant, xp=xp))
 
         sums.add(rows._map(sign, rows.blocks()))
         sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._offset[:, None] * sums.B)
@@ -419,10 +420,11 @@ class UnprojectedRows:
 class _Sums:
     """Sums of a sign pass over blocks, all problems side by side in R L columns."""
 
-    def __init__(self, d: int, columns: int, *, dtype: object, device: object, xp: ModuleType) -> None:
+    M: Array
+    B: Array
+
+    def __init__(self, *, dtype: object, xp: ModuleType) -> None:
         self._xp, self._dtype = xp, dtype
-        self.M = xp.zeros((d, columns), dtype=dtype, device=device)
-        self.B = xp.zeros((columns,), dtype=dtype, device=device)
 
     def of_block(self, X: Array, B: Array) -> tuple[Array, Array]:
         """``X'B`` and the sum of B over a block of rows."""
@@ -431,14 +433,23 @@ class _Sums:
 
     def add(self, blocks: Iterable[tuple[Array, Array]]) -> None:
         """Add blocks up, in their order."""
-        for M, B in blocks:
-            self.M, self.B = self.M + M, self.B + B
+        self.M, self.B = functools.reduce(lambda sums, block: (sums[0] + block[0], sums[1] + block[1]), blocks)
 
     def means(self, n: int, *, R: int) -> SignStatistics:
         """Means over n rows, the problems apart."""
         xp, (d, columns) = self._xp, self.M.shape
         M = xp.permute_dims(xp.reshape(self.M / n, (d, R, columns // R)), (1, 0, 2))
         return SignStatistics(M, xp.reshape(self.B / n, (R, columns // R)))
+
+
+@elementwise
+def _signs(U: Array, *, xp: ModuleType) -> Array:
+    return signs(U >= 0, dtype=U.dtype, xp=xp)
+
+
+@elementwise
+def _signs_of_sum(U: Array, constant: Array, *, xp: ModuleType) -> Array:
+    return signs(U + constant >= 0, dtype=U.dtype, xp=xp)
 
 
 def side_by_side(V: Array, *, xp: ModuleType) -> Array:

@@ -21,8 +21,9 @@ from __future__ import annotations
 from types import ModuleType
 
 from scq_gpu._core.arrays import Array
+from scq_gpu.kernels.fused import elementwise, total
 from scq_gpu.training.linalg import orthonormalize, polar
-from scq_gpu.training.loop import VStep, all_solved
+from scq_gpu.training.loop import VStep
 
 STEPS = 7
 _MOMENTUM = 0.8  # beta
@@ -33,8 +34,8 @@ _SHORTEST = 1e-3  # of a column against the longest, as far as its weight in the
 def orthonormal_step(*, xp: ModuleType) -> VStep:
     """The joint V step of OnE, for the training loop."""
 
-    def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
-        return fit_joint_orthonormal(lam, M, V, xp=xp), None, all_solved(M, xp=xp)
+    def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
+        return fit_joint_orthonormal(lam, M, V, xp=xp), None, None
 
     return VStep(run, descends=True)
 
@@ -42,8 +43,8 @@ def orthonormal_step(*, xp: ModuleType) -> VStep:
 def orthogonal_step(ridge: float, *, xp: ModuleType) -> VStep:
     """The joint V step of OgE, for the training loop."""
 
-    def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
-        return fit_joint_orthogonal(lam, M, V, ridge=ridge, xp=xp), None, all_solved(M, xp=xp)
+    def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
+        return fit_joint_orthogonal(lam, M, V, ridge=ridge, xp=xp), None, None
 
     return VStep(run, descends=True)
 
@@ -51,21 +52,21 @@ def orthogonal_step(ridge: float, *, xp: ModuleType) -> VStep:
 def fit_joint_orthonormal(lam: Array, M: Array, V: Array, *, steps: int = STEPS, xp: ModuleType) -> Array:
     """V step of OnE from orthonormal V (R, D, L), all columns at once: orthonormal, and no worse than V."""
     lam = lam[..., None]
-    bound = _HEADROOM * xp.max(lam, axis=-2, keepdims=True) - lam
+    bound = _bound(lam, xp=xp)
 
     def gain(V: Array) -> Array:
         """How far the objective is below 0."""
-        return xp.sum((2 * M - lam * V) * V, axis=(-2, -1), keepdims=True)
+        return _GAIN(M, lam, V, axis=(-2, -1), xp=xp)
 
-    best = previous = V
-    least = reached = gain(V)
+    best = Q = V
+    least = reached = now = gain(V)
     for _ in range(steps):
-        V_new = polar(bound * (best + _MOMENTUM * (best - previous)) + M, xp=xp)
-        now = gain(V_new)
-        previous, best = best, xp.where(now >= reached, V_new, best)
+        best, A = _next_orthonormal(best, Q, reached, now, bound, M, xp=xp)
         reached = xp.maximum(now, reached)
-    best = orthonormalize(best, xp=xp)
-    return xp.where(gain(best) >= least, best, V)  # rounding, where nothing is left to gain
+        Q = polar(A, xp=xp)
+        now = gain(Q)
+    best = orthonormalize(_better(best, Q, reached, now, xp=xp), xp=xp)
+    return _better(V, best, least, gain(best), xp=xp)  # rounding, where nothing is left to gain
 
 
 def fit_joint_orthogonal(lam: Array, M: Array, V: Array, *, ridge: float, steps: int = STEPS, xp: ModuleType) -> Array:
@@ -74,27 +75,102 @@ def fit_joint_orthogonal(lam: Array, M: Array, V: Array, *, ridge: float, steps:
     V must have pairwise orthogonal columns, none of them zero.
     """
     lam = (lam + ridge)[..., None]
-    bound = _HEADROOM * xp.max(lam, axis=-2, keepdims=True) - lam
+    bound = _bound(lam, xp=xp)
 
-    def lengths(Q: Array) -> tuple[Array, Array]:
-        """The best ones, and how far below 0 they bring the objective: ``sum_k (q_k'm_k)^2 / (q_k' diag(lam) q_k)``."""
-        along = xp.sum(Q * M, axis=-2, keepdims=True)
-        s = along / xp.sum(lam * Q * Q, axis=-2, keepdims=True)
-        return s, xp.sum(s * along, axis=-1, keepdims=True)
+    def lengths(Q: Array) -> tuple[Array, Array, Array]:
+        """``q_k'm_k`` and ``q_k' diag(lam) q_k``, whose ratio is s_k, and how far below 0 these bring the objective."""
+        along, across = _DOT(Q, M, axis=-2, xp=xp), _SQUARE(lam, Q, axis=-2, xp=xp)
+        return along, across, _RATIO(along, across, axis=-1, xp=xp)
 
-    best = old = previous = V / xp.linalg.vector_norm(V, axis=-2, keepdims=True)
-    s, least = lengths(best)
-    reached = least
+    old = best = Q = V / xp.linalg.vector_norm(V, axis=-2, keepdims=True)
+    *first, least = *fit, now = lengths(Q)
+    s, reached = first[0] / first[1], least
     for _ in range(steps):
-        longest = xp.max(xp.abs(s), axis=-1, keepdims=True)
-        shortest = _SHORTEST * xp.where(longest > 0, longest, 1.0)
-        weights = xp.where(xp.abs(s) >= shortest, s, xp.where(s >= 0, shortest, -shortest))
-        Q = polar(bound * (best + _MOMENTUM * (best - previous)) * (weights * weights) + M * weights, xp=xp)
-        s_new, now = lengths(Q)
-        better = now >= reached
-        previous, best, s = best, xp.where(better, Q, best), xp.where(better, s_new, s)
-        reached = xp.maximum(now, reached)
-    best = orthonormalize(best, xp=xp)
-    best = xp.where(lengths(best)[1] >= least, best, old)
-    s, _ = lengths(best)
-    return best * xp.where(s == 0, float(xp.finfo(M.dtype).eps), s)  # a column keeps its direction, at any length
+        s, size, most = _best_lengths(s, reached, now, *fit, xp=xp)
+        longest = xp.max(size, axis=-1, keepdims=True)
+        best, A = _next_orthogonal(best, Q, reached, now, bound, M, s, longest, xp=xp)
+        reached = most
+        Q = polar(A, xp=xp)
+        *fit, now = lengths(Q)
+    best = orthonormalize(_better(best, Q, reached, now, xp=xp), xp=xp)
+    *fit, now = lengths(best)
+    return _with_lengths(old, best, least, now, *first, *fit, float(xp.finfo(M.dtype).eps), xp=xp)
+
+
+_GAIN = total(lambda m, lam, v: (2 * m - lam * v) * v, "(2 * a - b * c) * c")
+_DOT = total(lambda q, m: q * m, "a * b")
+_SQUARE = total(lambda lam, q: lam * q * q, "a * b * b")
+_RATIO = total(lambda along, across: along * along / across, "a * a / b")
+
+
+def _bound(lam: Array, *, xp: ModuleType) -> Array:
+    """``a - lam`` for lam (..., D, 1)."""
+    return _below(xp.max(lam, axis=-2, keepdims=True), lam, xp=xp)
+
+
+@elementwise
+def _below(largest: Array, lam: Array, *, xp: ModuleType) -> Array:
+    return _HEADROOM * largest - lam
+
+
+@elementwise
+def _better(old: Array, new: Array, before: Array, after: Array, *, xp: ModuleType) -> Array:
+    """The new one where its gain is no less."""
+    return xp.where(after >= before, new, old)
+
+
+@elementwise
+def _next_orthonormal(
+    best: Array, Q: Array, reached: Array, now: Array, bound: Array, M: Array, *, xp: ModuleType
+) -> tuple[Array, Array]:
+    """The better of two, and what the next polar factor is taken of: a step from where the last was heading."""
+    better = xp.where(now >= reached, Q, best)
+    return better, bound * (better + _MOMENTUM * (better - best)) + M
+
+
+@elementwise
+def _next_orthogonal(
+    best: Array,
+    Q: Array,
+    reached: Array,
+    now: Array,
+    bound: Array,
+    M: Array,
+    s: Array,
+    longest: Array,
+    *,
+    xp: ModuleType,
+) -> tuple[Array, Array]:
+    """The same with weights, none of which is much less than the longest of the columns."""
+    better = xp.where(now >= reached, Q, best)
+    shortest = _SHORTEST * xp.where(longest > 0, longest, 1.0)
+    weights = xp.where(xp.abs(s) >= shortest, s, xp.where(s >= 0, shortest, -shortest))
+    return better, (bound * (better + _MOMENTUM * (better - best)) * weights + M) * weights
+
+
+@elementwise
+def _best_lengths(
+    s: Array, reached: Array, now: Array, along: Array, across: Array, *, xp: ModuleType
+) -> tuple[Array, Array, Array]:
+    """The lengths of the better of two, their sizes, and its gain."""
+    better = xp.where(now >= reached, along / across, s)
+    return better, xp.abs(better), xp.maximum(now, reached)
+
+
+@elementwise
+def _with_lengths(
+    old: Array,
+    new: Array,
+    before: Array,
+    after: Array,
+    old_along: Array,
+    old_across: Array,
+    along: Array,
+    across: Array,
+    tiny: float,
+    *,
+    xp: ModuleType,
+) -> Array:
+    """The better of two, each column at its best length; one that should vanish keeps its direction."""
+    s = xp.where(after >= before, along / across, old_along / old_across)
+    return xp.where(after >= before, new, old) * xp.where(s == 0, tiny, s)

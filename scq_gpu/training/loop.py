@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, to_host
+from scq_gpu._core.devices import unchecked_linalg
+from scq_gpu.kernels.fused import elementwise, total
 from scq_gpu.rows.passes import TrainingRows
 
 _CALM = 2  # small falls of the loss in a row that end a joint fit
@@ -18,12 +20,13 @@ _CALM = 2  # small falls of the loss in a row that end a joint fit
 class VStep(NamedTuple):
     """A V step: ``run(lam, M, V, memory)`` gives new V's, what to remember for the next step, and which are solved.
 
-    ``run`` never looks at the data. ``retry``, of the same form, is called where it left a problem unsolved. A step
-    that ``descends`` never raises the loss for the signs it is given; the loop then takes its sign passes ahead of V.
+    The last is None for a step that always solves its problems. ``run`` never looks at the data, nor whether inverses
+    exist: a problem whose do not is unsolved. ``retry``, of the same form, is called where there are such. A step that
+    ``descends`` never raises the loss for the signs it is given; the loop then takes its sign passes ahead of V.
     """
 
-    run: Callable[[Array, Array, Array, Array | None], tuple[Array, Array | None, Array]]
-    retry: Callable[[Array, Array, Array, Array | None], tuple[Array, Array | None, Array]] | None = None
+    run: Callable[[Array, Array, Array, Any], tuple[Array, Any, Array | None]]
+    retry: Callable[[Array, Array, Array, Any], tuple[Array, Any, Array | None]] | None = None
     descends: bool = False
 
 
@@ -84,7 +87,7 @@ def train(
     floor = float(np.finfo(np.float32).eps) * V.shape[-1]  # a loss of 0 is as good as it gets
     active, memory, V_previous = list(range(len(runs))), None, V
     for iteration in iterations:
-        M = rows.statistics(2 * V - V_previous if step.descends else V).M  # M = X'B / n
+        M = rows.statistics(_ahead(V, V_previous, xp=xp) if step.descends else V).M  # M = X'B / n
         if scale is not None:
             M = M * scale[:, None, None]
         values, V_new, memory = _solve(lam, M, V, memory, step=step, ridge=ridge, xp=xp)
@@ -92,8 +95,7 @@ def train(
             runs[index].offer(V_new[r, ...], value, tol=tol, floor=floor, descends=step.descends)
             for r, (index, value) in enumerate(zip(active, values, strict=True))
         ]
-        take = from_host(np.asarray(taken)[:, None, None], xp=xp, device=device_of(V))
-        V_previous, V = V, xp.where(take, V_new, V)
+        V_previous, V = V, _taken(V, V_new, taken, xp=xp)
         if watch is not None:
             watch(iteration, min(runs, key=lambda run: run.losses[-1]))
         going = [r for r, index in enumerate(active) if not runs[index].converged]
@@ -115,24 +117,39 @@ def loss(lam: Array, M: Array, V: Array, *, ridge: float = 0.0, xp: ModuleType) 
     array (R,)
         One value for each problem of the batch.
     """
-    return V.shape[-1] + xp.sum(((lam + ridge)[..., None] * V - 2 * M) * V, axis=(-2, -1))
+    found = _LOSS((lam + ridge)[..., None], M, V, axis=(-2, -1), xp=xp)
+    return V.shape[-1] + found[..., 0, 0]
 
 
-def all_solved(M: Array, *, xp: ModuleType) -> Array:
-    """What a step returns that always solves its problems."""
-    return xp.ones(M.shape[:-2], dtype=xp.bool, device=device_of(M))
+_LOSS = total(lambda lam, m, v: (lam * v - 2 * m) * v, "(a * c - 2 * b) * c")
+
+
+@elementwise
+def _ahead(V: Array, V_previous: Array, *, xp: ModuleType) -> Array:
+    return 2 * V - V_previous
+
+
+def _taken(V: Array, V_new: Array, taken: list[bool], *, xp: ModuleType) -> Array:
+    """The new V's where they are taken."""
+    if all(taken):
+        return V_new
+    return xp.where(from_host(np.asarray(taken)[:, None, None], xp=xp, device=device_of(V)), V_new, V)
 
 
 def _solve(
-    lam: Array, M: Array, V: Array, memory: Array | None, *, step: VStep, ridge: float, xp: ModuleType
-) -> tuple[list[float], Array, Array | None]:
+    lam: Array, M: Array, V: Array, memory: Any, *, step: VStep, ridge: float, xp: ModuleType
+) -> tuple[list[float], Array, Any]:
     """A V step and its losses on the host: the iteration's one look at the device, unless the step must be retried."""
-    V_new, remembered, solved = step.run(lam, M, V, memory)
-    losses, done = to_host(xp.stack([loss(lam, M, V_new, ridge=ridge, xp=xp), xp.astype(solved, V.dtype)]))
+    with unchecked_linalg(xp):
+        V_new, remembered, solved = step.run(lam, M, V, memory)
+    losses = loss(lam, M, V_new, ridge=ridge, xp=xp)
+    if solved is None:
+        return to_host(losses).tolist(), V_new, remembered
+    values, done = to_host(xp.stack([losses, xp.astype(solved, losses.dtype)]))
     if step.retry is not None and not done.all():
         V_new, remembered, _ = step.retry(lam, M, V, memory)
-        losses = to_host(loss(lam, M, V_new, ridge=ridge, xp=xp))
-    return [float(value) for value in losses], V_new, remembered
+        values = to_host(loss(lam, M, V_new, ridge=ridge, xp=xp))
+    return values.tolist(), V_new, remembered
 
 
 def _subset(x: Array, indices: list[int], *, xp: ModuleType) -> Array:

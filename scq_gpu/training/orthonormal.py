@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from scq_gpu._core.arrays import Array
-from scq_gpu.training.loop import VStep, all_solved
+from scq_gpu.training.loop import VStep
 from scq_gpu.training.secular import bracket, minimize_on_sphere, refine
 
 _STEPS = 4  # of `refine` from the root of a neighboring column, or of the same one in the last iteration
@@ -32,8 +32,8 @@ def columnwise_step(*, xp: ModuleType) -> VStep:
     def run(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, Array]:
         return fit_orthonormal(lam, M, start=tau, xp=xp)
 
-    def retry(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, Array]:
-        return *fit_orthonormal_patiently(lam, M, start=tau, xp=xp), all_solved(M, xp=xp)
+    def retry(lam: Array, M: Array, V: Array, tau: Array | None) -> tuple[Array, Array, None]:
+        return *fit_orthonormal_patiently(lam, M, start=tau, xp=xp), None
 
     return VStep(run, retry=retry)
 

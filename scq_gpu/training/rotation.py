@@ -6,7 +6,7 @@ from types import ModuleType
 
 from scq_gpu._core.arrays import Array
 from scq_gpu.training.linalg import polar
-from scq_gpu.training.loop import VStep, all_solved
+from scq_gpu.training.loop import VStep
 
 
 def rotation_step(*, xp: ModuleType, ahead: bool = True) -> VStep:
@@ -15,7 +15,7 @@ def rotation_step(*, xp: ModuleType, ahead: bool = True) -> VStep:
     It never raises the loss for the signs it is given, so that they may be taken ``ahead`` of it.
     """
 
-    def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, Array]:
-        return polar(M, xp=xp), None, all_solved(M, xp=xp)
+    def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
+        return polar(M, xp=xp), None, None
 
     return VStep(run, descends=ahead)
