@@ -1,4 +1,4 @@
-"""Up to how many bits encoding is bound by memory, from data-sheet peaks: the table of docs/roofline.md.
+"""Arithmetic from data-sheet peaks: the tables of docs/roofline.md. Predictions, not measurements.
 
 python benchmarks/kernels/roofline.py
 """
@@ -17,8 +17,25 @@ DEVICES: dict[str, tuple[float, float, float | None, float]] = {
 }
 FFMA_SHARE, TENSOR_SHARE = 0.8, 0.7  # of the peak, that a good kernel reaches
 
+# rows streamed from the host: GB/s of 16 lanes, of the standard; what a block asks of the driver (3 launches and copies
+# of encode, 4 events and waits of the ring, the download of codes), each taken to hold the host for LAUNCH seconds
+BUSES = {"PCIe 3.0 x16": 15.75, "PCIe 4.0 x16": 31.5, "PCIe 5.0 x16": 63.0}
+BLOCK_BYTES, BLOCK_CALLS, LAUNCH = 128 << 20, 8, 10e-6
 
-def main() -> None:
+
+def print_streaming() -> None:
+    """The share of launches in the time of a streamed block, and the block at which it is 5 %."""
+    print("| | copy of a block, ms | driver calls, ms | share | 5 % at a block of |")
+    print("|---|---|---|---|---|")
+    calls = BLOCK_CALLS * LAUNCH
+    for name, rate in BUSES.items():
+        copy = BLOCK_BYTES / (1e9 * rate)
+        smallest = calls / 0.05 * 1e9 * rate / 2**20
+        print(f"| {name} | {1e3 * copy:.1f} | {1e3 * calls:.2f} | {calls / copy:.1%} | {smallest:.0f} MiB |")
+
+
+def print_memory_bound_bits() -> None:
+    """Up to how many bits encoding is bound by memory."""
     print("| | exact, float32 | fast, float32 | accurate, float32 | fast, float16 |")
     print("|---|---|---|---|---|")
     for name, (bandwidth, single, tf32, half) in DEVICES.items():
@@ -30,6 +47,12 @@ def main() -> None:
         )
         cells = (str(memory_bound_bits(1e9 * bandwidth, 1e12 * peak[0], peak[1])) if peak else "-" for peak in peaks)
         print(f"| {name} |", " | ".join(cells), "|")
+
+
+def main() -> None:
+    print_memory_bound_bits()
+    print()
+    print_streaming()
 
 
 if __name__ == "__main__":

@@ -157,9 +157,9 @@ def _linalg_state(xp: ModuleType, state: str) -> contextlib.AbstractContextManag
 def block_bytes(x: Array) -> int:
     """Size of a block of rows on x's device.
 
-    On a CPU, 4 MiB: it stays in a core's share of L3 between two products. On a GPU blocks are larger, so that
-    launching kernels takes little beside reading rows, but no more than a 24th of what is free: two of them are under
-    way from the host, and a pass makes copies and products of each.
+    On a CPU, 4 MiB: it stays in a core's share of L3 between two products. On a GPU 128 MiB, so that calls of the
+    driver take under 5 % of the time it takes to copy a block there (docs/roofline.md), but no more than a 24th of what
+    is free: two of them are under way from the host, and a pass makes copies and products of each.
     """
     gpu = cuda_device_of(x)
     return _CACHE_BYTES if gpu is None else min(_GPU_BLOCK_BYTES, gpu.free_bytes() // _BLOCKS_AT_ONCE)

@@ -9,7 +9,7 @@ import numpy as np
 from scq_gpu._core.arrays import Array, compute_dtype, device_of, namespace, quiet_floats, row_slices
 from scq_gpu._core.bits import code_bytes, pack_bits
 from scq_gpu._core.codes import pack, unpack
-from scq_gpu._core.devices import block_bytes, on_device_of_arguments, runs_kernels
+from scq_gpu._core.devices import block_bytes, is_row_major, on_device_of_arguments, runs_kernels
 from scq_gpu._core.threads import ordered_map
 from scq_gpu._core.validate import check_linear_map, check_out
 from scq_gpu.kernels.cuda import calls
@@ -68,13 +68,11 @@ def encode_rows(
     """
     xp = namespace(X)
     dtype = compute_dtype(X.dtype, xp=xp, device=device_of(X))
-    if runs_kernels(X) and not has_encode_kernel(X):
+    if runs_kernels(X) and is_row_major(X) and not has_encode_kernel(X):
         X = xp.astype(X, dtype, copy=False)  # other types have kernels once they are converted
     engine = encode_engine(X, precision)
     if engine == "cuda":
-        codes = calls.encode_linear(X, W, t, precision=precision)
-        half = xp.full((X.shape[1],), 0.5 / X.shape[1], dtype=X.dtype, device=device_of(X))
-        return codes, xp.all(xp.isfinite(X @ half))  # half an average of finite numbers is finite
+        return calls.encode_rows(X, W, t, precision=precision)
     W, t = (xp.astype(x, dtype, copy=False) for x in (W, t))
     if engine == "arrays":
         return _encode_arrays(X, W, t, xp=xp)

@@ -210,16 +210,17 @@ class Rows:
     def encode(self, W: Array, t: Array, encode: EncodeBlock, *, out: Array | None = None) -> Array:
         """Packed codes of the rows. Refuses NaN and inf, naming the first.
 
-        Rows come as they are stored. An array goes in one piece, which the engine cuts up; rows of files, those on
-        their way through a GPU and, NumPy's aside, those that have to be converted go in blocks. ``out``, in the
-        namespace and on the device of ``origin``, takes the codes where they are made there; else it is left alone.
+        Rows come as they are stored. An array goes in one piece, which the engine cuts up or a kernel takes whole; rows
+        of files, those on their way through a GPU and, NumPy's aside, integers, which are converted, go in blocks.
+        ``out``, in the namespace and on the device of ``origin``, takes the codes where they are made there; else it is
+        left alone.
         """
         check_linear_map(self.X, W, t)  # which compiled loops trust
         shape = (self.shape[0], code_bytes(W.shape[1]))
         if out is not None:
             check_out(out, shape=shape, like=self.origin)
-        views = self.in_place or isinstance(self.sample, np.ndarray)
-        whole = views and not isinstance(self.X, RowSource) and not self._streams
+        floats = isinstance(self.sample, np.ndarray) or self.xp.isdtype(self.sample.dtype, "real floating")
+        whole = floats and not isinstance(self.X, RowSource) and not self._streams
         size = self._block_rows if self._gpu else max(self._block_rows, _ENCODE_BYTES // self._row_bytes)
         size = self.shape[0] if whole else size
         if not isinstance(self.sample, np.ndarray):

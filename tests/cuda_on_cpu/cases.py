@@ -48,8 +48,37 @@ def encode_case(
     rng = np.random.default_rng([SEED, n, d, n_bits])
     X, numbers = features(rng, n, d, element)
     W, t = linear_map(rng, d, n_bits)
-    codes = encode(device, X, W, t, element=element, precision=precision)
-    return oracle.check_codes(codes, numbers, W, t, element=element, precision=precision)
+    codes, flag = encode(device, X, W, t, element=element, precision=precision)
+    flips = oracle.check_codes(codes, numbers, W, t, element=element, precision=precision)
+    assert flag.tolist() == [0], "finite rows flagged"
+    return flips
+
+
+def finite_codes(device: SimulatedDevice, X: np.ndarray, W: np.ndarray, t: np.ndarray, **variant: str) -> np.ndarray:
+    """Codes of finite rows, which must not be taken for others."""
+    codes, flag = encode(device, X, W, t, **variant)
+    assert flag.tolist() == [0], "finite rows flagged"
+    return codes
+
+
+def nonfinite_case(device: SimulatedDevice, n: int, d: int, n_bits: int, *, element: str, precision: str) -> None:
+    """One NaN or inf anywhere, of any bits, in any row and column, must raise the flag, zeros in W or not."""
+    rng = np.random.default_rng([SEED, n, d, n_bits])
+    X, _ = features(rng, n, d, element)
+    W, t = linear_map(rng, d, n_bits)
+    exponent, all_ones = {
+        "float32": (0x7F800000, 0x7FFFFFFF),
+        "float16": (0x7C00, 0x7FFF),
+        "bfloat16": (0x7F80, 0x7FFF),
+    }[element]
+    bits = X.view(np.uint32 if element == "float32" else np.uint16)
+    for bad in (exponent, exponent | all_ones + 1, exponent + 1, all_ones):  # inf, -inf, the least NaN, CUDA's own
+        row, column = rng.integers(n), rng.integers(d)
+        for W_other in (W, W * (np.arange(d) != column)[:, None]):
+            kept, bits[row, column] = bits[row, column], bad
+            _, flag = encode(device, X, W_other, t, element=element, precision=precision)
+            bits[row, column] = kept
+            assert flag.tolist() == [1], f"{bad:x} at {row, column} not flagged"
 
 
 def search_case(device: SimulatedDevice, n: int, n_bytes: int, n_queries: int, k: int) -> None:
@@ -71,7 +100,7 @@ def zero_case(device: SimulatedDevice) -> None:
     t = np.where(np.arange(9) % 2, 0.0, 4.0).astype(np.float32)
     products = X @ W
     for precision in ("exact", "accurate", "fast"):
-        codes = encode(device, X, W, t, element="float32", precision=precision)
+        codes = finite_codes(device, X, W, t, element="float32", precision=precision)
         assert np.array_equal(codes, oracle.pack(products >= t)), "sign of zero"
 
 
@@ -83,7 +112,7 @@ def near_case(device: SimulatedDevice, precision: str) -> None:
     X64, W64 = X.astype(np.float64), W.astype(np.float64)
     band = oracle.error_band(X64, W64, element="float32", precision=precision)[0]
     t = ((X64 @ W64)[0] + 2 * band * np.where(np.arange(64) % 2, 1, -1)).astype(np.float32)
-    codes = encode(device, X, W, t, element="float32", precision=precision)
+    codes = finite_codes(device, X, W, t, element="float32", precision=precision)
     oracle.check_codes(codes, X, W, t, element="float32", precision=precision)
 
 
@@ -96,9 +125,8 @@ def far_rows_case(device: SimulatedDevice) -> None:
     far = np.empty((n, 2**30 + 8), dtype=np.float16)[:, :d]
     far[:] = X
     far.flags.writeable = False  # the simulator then takes no copy of it
-    oracle.check_codes(
-        encode(device, far, W, t, element="float16", precision="exact"), X, W, t, element="float16", precision="exact"
-    )
+    codes = finite_codes(device, far, W, t, element="float16", precision="exact")
+    oracle.check_codes(codes, X, W, t, element="float16", precision="exact")
 
 
 CASES: dict[str, Callable[[SimulatedDevice], object]] = {
@@ -112,6 +140,8 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "zero": zero_case,
     "near-exact": lambda device: near_case(device, "exact"),
     "near-accurate": lambda device: near_case(device, "accurate"),
+    "nonfinite-exact": lambda device: nonfinite_case(device, 131, 20, 33, element="float32", precision="exact"),
+    "nonfinite-fast": lambda device: nonfinite_case(device, 131, 20, 33, element="float32", precision="fast"),
     "far-rows": far_rows_case,
     "search-8": lambda device: search_case(device, 4203, 1, 3, 40),
     "search-50": lambda device: search_case(device, 4203, 7, 35, 5),

@@ -39,9 +39,12 @@ COUNT(8)
 COUNT(16)
 void __tsan_read_range(void* p, size_t bytes) { count(p, bytes, false); }
 void __tsan_write_range(void* p, size_t bytes) { count(p, bytes, true); }
-uint32_t __tsan_atomic32_fetch_add(volatile uint32_t* p, uint32_t v, int) {
-    count(const_cast<uint32_t*>(p), 4, false);
-    count(const_cast<uint32_t*>(p), 4, true);
-    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-}
+#define COUNT_ATOMIC(what)                                                          \
+    uint32_t __tsan_atomic32_##what(volatile uint32_t* p, uint32_t v, int) {        \
+        count(const_cast<uint32_t*>(p), 4, false);                                  \
+        count(const_cast<uint32_t*>(p), 4, true);                                   \
+        return __atomic_##what(p, v, __ATOMIC_RELAXED);                             \
+    }
+COUNT_ATOMIC(fetch_add)
+COUNT_ATOMIC(fetch_or)
 }

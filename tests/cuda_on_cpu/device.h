@@ -50,6 +50,7 @@ inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return
 inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 template <class T> inline T min(T a, T b) { return a < b ? a : b; }
 template <class T> inline T max(T a, T b) { return a > b ? a : b; }
+inline int atomicOr(int* p, int v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }
 inline unsigned atomicAdd(unsigned* p, unsigned v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 
 // ---- warp collectives, full warps only ----------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ inline uint32_t sim_shuffle(uint32_t value, unsigned from, int line) {
 #define __shfl_xor_sync(mask, value, bits) sim_shuffle(value, sim_lane() ^ (bits), __LINE__)
 #define __shfl_up_sync(mask, value, by) sim_shuffle(value, sim_lane() < (by) ? sim_lane() : sim_lane() - (by), __LINE__)
 
-// ---- what scq_gpu/kernels/ptx.cuh gives on a GPU ------------------------------------------------------------------------
+// ---- what scq_gpu/kernels/cuda/ptx.cuh gives on a GPU -------------------------------------------------------------------
 #define DYNAMIC_SHARED(T, name) T* name = static_cast<T*>(sim_shared())
 #define COPY16(to, from) sim_copy_later(to, from)
 #define COPY_COMMIT() sim_copy_commit()

@@ -38,6 +38,7 @@ RACE = "ThreadSanitizer: data race"
 OVERFLOW = "heap-buffer-overflow"
 UNWAITED = "exited with asynchronous copies under way"
 WRONG_BITS = "bits outside the error band"
+UNFLAGGED = "not flagged"
 LANDED = "        __syncthreads();  // this tile has landed"
 
 MUTANTS: dict[str, Mutant] = {
@@ -79,6 +80,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "encode: row offset in 32 bits": Mutant(
         "A.data + from_row * A.stride", "A.data + int(from_row * A.stride)", "far-rows", "asan", "SEGV|overflow"
+    ),
+    "encode: flag forgotten": Mutant("if (!finite) atomicOr(flag, 1);", "", "nonfinite-exact", "plain", UNFLAGGED),
+    "encode: flag of the last row only": Mutant(
+        "finite &= is_finite(sum[i][j])", "finite = is_finite(sum[i][j])", "nonfinite-exact", "plain", UNFLAGGED
+    ),
+    "encode: flag raised without an atomic": Mutant("atomicOr(flag, 1)", "*flag = 1", "nonfinite-exact", "tsan", RACE),
+    "mma: flag forgotten": Mutant("if (!finite) atomicOr(flag, 1);", "", "nonfinite-fast", "plain", UNFLAGGED),
+    "mma: NaN of all ones rounded to zero": Mutant(
+        "FINITE || is_finite(x) ? 0x1000u : 0u", "0x1000u", "nonfinite-fast", "plain", "7fffffff at .* not flagged"
     ),
     "mma: wrong lane joins the bits": Mutant(
         "__shfl_xor_sync(0xffffffffu, word[r], 2)",

@@ -104,6 +104,14 @@ def count_encode(n: int) -> Counts:
     return count(lambda: encoder.encode(X))
 
 
+def count_streamed_block(height: int) -> Counts:
+    """Of a block of that height in an encode of rows in host memory, from two of different length."""
+    X = rows(20 * height)
+    encoder = scq.OgE(N_BITS, init="random", max_iter=2, tol=0, random_state=0).fit(X).to("cuda")
+    encoder.encode(X)
+    return (count(lambda: encoder.encode(X)) - count(lambda: encoder.encode(X[: 10 * height]))) / 10
+
+
 def table() -> dict[str, Counts]:
     """Every line."""
     lines: dict[str, Counts] = {}

@@ -1,8 +1,14 @@
-"""Every kernel variant compiles for every architecture it is meant for, within its static budget; no GPU, no driver."""
+"""Every kernel variant compiles for every architecture it is meant for, within its static budget; no GPU, no driver.
+
+NVRTC is what CuPy compiles with. nvcc, with its own headers, is what people reach for to try or profile a kernel alone.
+"""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 
 import cuda_toolchain as toolchain
 import pytest
@@ -10,13 +16,12 @@ import pytest
 from scq_gpu.kernels.cuda.geometry import THREADS, EncodeVariant, HammingVariant, encode_variants, hamming_variants
 from scq_gpu.kernels.cuda.launch import build_options, read_source
 
-pytestmark = [
-    pytest.mark.cuda_toolchain,
-    pytest.mark.skipif(
-        not (toolchain.NVRTC and toolchain.CUOBJDUMP and toolchain.NVDISASM),
-        reason=f"needs NVIDIA's compiler wheels: pip install {toolchain.WHEELS}",
-    ),
-]
+pytestmark = pytest.mark.cuda_toolchain
+needs_wheels = pytest.mark.skipif(
+    not (toolchain.NVRTC and toolchain.CUOBJDUMP and toolchain.NVDISASM),
+    reason=f"needs NVIDIA's compiler wheels: pip install {toolchain.WHEELS}",
+)
+NVCC = shutil.which("nvcc")
 LINES = list(toolchain.NVRTC)
 ENCODE = [(v, arch) for v in encode_variants() for arch in toolchain.ARCHITECTURES if arch >= v.min_capability]
 HAMMING = [(v, arch) for v in hamming_variants() for arch in toolchain.ARCHITECTURES]
@@ -42,6 +47,7 @@ def compiled(request):
         return dict(zip(jobs, pool.map(compile_one, jobs), strict=True))
 
 
+@needs_wheels
 @pytest.mark.parametrize(("variant", "arch"), ENCODE, ids=label)
 def test_encode_budget(compiled, variant, arch):
     budgets = compiled[variant, arch]
@@ -61,6 +67,7 @@ def test_encode_budget(compiled, variant, arch):
         assert budget.blocks(THREADS, variant.shared) >= 1
 
 
+@needs_wheels
 @pytest.mark.parametrize(("variant", "arch"), HAMMING, ids=label)
 def test_hamming_budget(compiled, variant, arch):
     budgets = compiled[variant, arch]
@@ -74,8 +81,19 @@ def test_hamming_budget(compiled, variant, arch):
             assert budget.count("POPC") >= variant.n_words
 
 
+@needs_wheels
 @pytest.mark.parametrize("line", LINES)
 def test_tensor_cores_are_refused_where_there_are_none(line):
     variant = EncodeVariant("float32", 32, "fast")
     with pytest.raises(RuntimeError, match="sm_75"):
         toolchain.compile_cubin(read_source(variant.source), build_options(variant), 75, line)
+
+
+@pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("variant", encode_variants() + hamming_variants(), ids=label)
+def test_nvcc_compiles_the_file_as_it_lies_there(variant, tmp_path):
+    source = files("scq_gpu.kernels.cuda") / variant.source
+    arch = f"-arch=sm_{max(80, variant.min_capability)}"
+    command = [NVCC, *build_options(variant), arch, "-Werror=all-warnings", "-cubin", "-o", tmp_path / "k", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

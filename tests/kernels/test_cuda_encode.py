@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from cuda_on_cpu import COMPILER, SimulatedDevice, oracle
-from cuda_on_cpu.cases import CASES, SEED, encode_case, features, linear_map
+from cuda_on_cpu.cases import CASES, SEED, encode_case, features, finite_codes, linear_map, nonfinite_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +80,7 @@ def test_strided_rows(view, element, precision):
     X, _ = features(rng, 90, 48, element)
     X = view(X)
     W, t = linear_map(rng, X.shape[1], 40)
-    codes = encode(DEVICE, X, W, t, element=element, precision=precision)
+    codes = finite_codes(DEVICE, X, W, t, element=element, precision=precision)
     oracle.check_codes(codes, X, W, t, element=element, precision=precision)
 
 
@@ -99,7 +99,7 @@ def test_float16_map_of_any_scale(scale):
     X, _ = features(rng, 64, 48, "float16")
     W, t = linear_map(rng, 48, 32)
     W, t = W * np.float32(scale), t * np.float32(scale)
-    codes = encode(DEVICE, X, W, t, element="float16", precision="fast")
+    codes = finite_codes(DEVICE, X, W, t, element="float16", precision="fast")
     assert oracle.check_codes(codes, X, W, t, element="float16", precision="fast") < 1e-2
 
 
@@ -107,14 +107,14 @@ def test_map_in_either_order_and_type():
     rng = np.random.default_rng(SEED)
     X, _ = features(rng, 20, 12, "float32")
     W, t = linear_map(rng, 12, 10)
-    expected = encode(DEVICE, X, W, t, element="float32", precision="exact")
+    expected = finite_codes(DEVICE, X, W, t, element="float32", precision="exact")
     for other in (np.asfortranarray(W), W.astype(np.float64), np.repeat(W, 2, axis=1)[:, ::2]):
-        assert np.array_equal(encode(DEVICE, X, other, t, element="float32", precision="exact"), expected)
+        assert np.array_equal(finite_codes(DEVICE, X, other, t, element="float32", precision="exact"), expected)
 
 
 def test_no_rows():
     W, t = linear_map(np.random.default_rng(SEED), 5, 10)
-    codes = encode(DEVICE, np.empty((0, 5), np.float32), W, t, element="float32", precision="exact")
+    codes = finite_codes(DEVICE, np.empty((0, 5), np.float32), W, t, element="float32", precision="exact")
     assert codes.shape == (0, 2)
     assert codes.dtype == np.uint8
 
@@ -122,4 +122,22 @@ def test_no_rows():
 def test_nan_gives_zero_bits():
     X = np.full((1, 5), np.nan, dtype=np.float32)
     W, t = linear_map(np.random.default_rng(SEED), 5, 10)
-    assert not encode(DEVICE, X, W, t, element="float32", precision="exact").any()
+    codes, flag = encode(DEVICE, X, W, t, element="float32", precision="exact")
+    assert not codes.any()
+    assert flag.tolist() == [1]
+
+
+@pytest.mark.parametrize("variant", encode_variants(), ids=lambda v: f"{v.element}-{v.precision}-{v.tile_bits}")
+def test_nan_and_inf_raise_the_flag(variant: EncodeVariant):
+    kind = {"element": variant.element, "precision": variant.precision}
+    nonfinite_case(DEVICE, variant.tile_rows + 1, 35, variant.tile_bits - 7, **kind)
+    nonfinite_case(DEVICE, 3, 1, variant.tile_bits, **kind)
+
+
+@pytest.mark.parametrize("precision", ["exact", "accurate", "fast"])
+def test_a_sum_that_overflows_raises_the_flag(precision):
+    X = np.full((2, 5), 3e38, dtype=np.float32)
+    X[0] = 0.0
+    W, t = np.ones((5, 10), dtype=np.float32), np.zeros(10, dtype=np.float32)
+    assert encode(DEVICE, X, W, t, element="float32", precision=precision)[1].tolist() == [1]
+    assert encode(DEVICE, X, W / 8, t, element="float32", precision=precision)[1].tolist() == [0]

@@ -37,12 +37,21 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact") -> 
     precision : {"exact", "accurate", "fast"}
         "exact" multiplies in float32. "accurate" takes three TF32 passes of the tensor cores for float32 features, with
         an error of the size of float32's. "fast" takes one: float32 features and W are rounded to TF32, W to the type
-        of float16 and bfloat16 features. Rows that hold NaN get unspecified bits with "fast".
+        of float16 and bfloat16 features.
 
     Returns
     -------
     array (n, ceil(n_bits / 8)) of uint8
         In the library of X.
+    """
+    codes, _ = encode_rows(X, W, t, precision=precision)
+    return codes
+
+
+def encode_rows(X: Array, W: Array, t: Array, *, precision: str = "exact") -> tuple[Array, Array]:
+    """What `encode_linear` returns, and whether all products were finite: a boolean array (1,) beside it.
+
+    They are not where a row of X holds NaN or inf, or where a sum of products overflows.
     """
     check_choice(precision, name="precision", choices=PRECISIONS)
     element = element_of(X)
@@ -60,8 +69,15 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact") -> 
             f"X {x.shape}, W {w.shape} and t {threshold.shape} do not fit; wanted are (n, d), (d, n_bits) and (n_bits,)"
         )
     with device.current():
-        codes = launch.encode(device, x, w, threshold, element=element, precision=precision)  # type: ignore[arg-type]
-    return _like(codes, X)
+        codes, flag = launch.encode(
+            device,
+            x,
+            w,
+            threshold,
+            element=element,
+            precision=precision,  # type: ignore[arg-type]
+        )
+        return _like(codes, X), _like(flag, X) == 0
 
 
 class CodeSearch:

@@ -4,6 +4,8 @@
 //   W      (n_bits, d)  float32: the transpose of the map, rows w_stride elements apart
 //   t      (n_bits,)    float32
 //   codes  (n, ceil(n_bits / 8)) bytes; bit k in byte k / 8 at position k % 8, padding bits 0
+//   flag   (1,) int32, 0 before: set to 1 if a product x . w is NaN or inf. A NaN or inf in a row makes all its products
+//          so, whatever W (inf * 0 is NaN): X is looked at for the price of a comparison per product, not per element.
 //
 //   block  256 threads: TILE_ROWS rows x TILE_BITS bits. Thread (across, down) computes the byte of bits
 //          8 across ... 8 across + 7 for ROWS_PER_THREAD rows, so a byte is complete in one thread.
@@ -70,8 +72,8 @@ __device__ __forceinline__ void multiply(float (&sum)[ROWS_PER_THREAD][8], const
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 encode_exact(const Element* __restrict__ X, const uint32_t* __restrict__ W, const float* __restrict__ t,
-             uint8_t* __restrict__ codes, int64_t n, int64_t x_stride, int64_t w_stride, int d, int n_bits,
-             int x_vector, int w_vector) {
+             uint8_t* __restrict__ codes, int* __restrict__ flag, int64_t n, int64_t x_stride, int64_t w_stride, int d,
+             int n_bits, int x_vector, int w_vector) {
     DYNAMIC_SHARED(Stage, stages);
     const int bit_tiles = (n_bits + TILE_BITS - 1) / TILE_BITS, n_bytes = (n_bits + 7) / 8;
     const int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS;
@@ -105,12 +107,17 @@ encode_exact(const Element* __restrict__ X, const uint32_t* __restrict__ W, cons
     float threshold[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) threshold[j] = 8 * byte + j < n_bits ? t[8 * byte + j] : 0.f;
+    bool finite = true;
 #pragma unroll
     for (int i = 0; i < ROWS_PER_THREAD; ++i) {
         uint32_t code = 0;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) code |= uint32_t(8 * byte + j < n_bits && sum[i][j] >= threshold[j]) << j;
+        for (int j = 0; j < 8; ++j) {
+            code |= uint32_t(8 * byte + j < n_bits && sum[i][j] >= threshold[j]) << j;
+            finite &= is_finite(sum[i][j]);
+        }
         const int64_t code_row = row + down + i * DOWN;
         if (code_row < n) codes[code_row * n_bytes + byte] = uint8_t(code);
     }
+    if (!finite) atomicOr(flag, 1);
 }

@@ -5,6 +5,7 @@
 //   W      (n_bits, d)  the transpose of the map in the type of X, rows w_stride elements apart
 //   t      (n_bits,)    float32
 //   codes  (n, ceil(n_bits / 8)) bytes; bit k in byte k / 8 at position k % 8, padding bits 0
+//   flag   (1,) int32, 0 before: set to 1 if a product x . w is NaN or inf, as in encode.cu
 //
 //   block  256 threads: 128 rows x TILE_BITS bits; 4 x 2 warps of 32 rows x TILE_BITS / 2 bits
 //   grid   ceil(n / 128) * ceil(n_bits / TILE_BITS), tiles of bits fastest, as in encode.cu
@@ -26,11 +27,13 @@ struct Stage {
     Tile<Element, TILE_BITS> w;
 };
 
-template <int N> __device__ __forceinline__ void split_tf32(uint32_t (&high)[N], uint32_t (&low)[N]) {
+// FINITE says that there is no NaN or inf among them: rounding would turn a NaN of all ones into zero.
+template <bool FINITE, int N> __device__ __forceinline__ void split_tf32(uint32_t (&high)[N], uint32_t (&low)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         const float x = __uint_as_float(high[i]);
-        high[i] = (high[i] + 0x1000u) & 0xffffe000u;  // to the nearest; 13 bits fewer
+        const uint32_t half = FINITE || is_finite(x) ? 0x1000u : 0u;
+        high[i] = (high[i] + half) & 0xffffe000u;  // to the nearest; 13 bits fewer
         low[i] = __float_as_uint(x - __uint_as_float(high[i]));
     }
 }
@@ -49,7 +52,7 @@ __device__ __forceinline__ void multiply(float (&sum)[2][N_OCTETS][4], const Sta
             for (int r = 0; r < 4; ++r)
                 a[i][r] = s.x.word[warp_row + 16 * i + group + 8 * (r % 2)][k + quarter + 4 * (r / 2)];
 #if defined(X_FLOAT32)
-            split_tf32(a[i], a_low[i]);
+            split_tf32<false>(a[i], a_low[i]);
 #endif
         }
 #pragma unroll
@@ -57,7 +60,7 @@ __device__ __forceinline__ void multiply(float (&sum)[2][N_OCTETS][4], const Sta
 #pragma unroll
             for (int r = 0; r < 2; ++r) b[r] = s.w.word[warp_bit + 8 * j + group][k + quarter + 4 * r];
 #if defined(X_FLOAT32)
-            split_tf32(b, b_low);
+            split_tf32<true>(b, b_low);
 #endif
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -79,8 +82,8 @@ __device__ __forceinline__ void multiply(float (&sum)[2][N_OCTETS][4], const Sta
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const float* __restrict__ t,
-           uint8_t* __restrict__ codes, int64_t n, int64_t x_stride, int64_t w_stride, int d, int n_bits,
-           int x_vector, int w_vector) {
+           uint8_t* __restrict__ codes, int* __restrict__ flag, int64_t n, int64_t x_stride, int64_t w_stride, int d,
+           int n_bits, int x_vector, int w_vector) {
     DYNAMIC_SHARED(Stage, stages);
     const int bit_tiles = (n_bits + TILE_BITS - 1) / TILE_BITS, n_bytes = (n_bits + 7) / 8;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
@@ -113,6 +116,7 @@ encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const f
 
     // Lane (group, quarter) holds bits 2 quarter and 2 quarter + 1 of each octet, for rows group and group + 8. The four
     // lanes of a group join their bits; then lane `quarter` writes byte `quarter` of the word.
+    bool finite = true;
 #pragma unroll
     for (int j = 0; j < N_OCTETS; j += WORD_BYTES) {
         uint32_t word[4] = {};  // rows group, group + 8, group + 16, group + 24 of the warp's 32
@@ -123,8 +127,11 @@ encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const f
                 const int k = bit + warp_bit + 8 * (j + b) + 2 * quarter + e;
                 const float threshold = k < n_bits ? t[k] : 0.f;
 #pragma unroll
-                for (int r = 0; r < 4; ++r)
-                    word[r] |= uint32_t(k < n_bits && sum[r / 2][j + b][r % 2 * 2 + e] >= threshold) << (8 * b + 2 * quarter + e);
+                for (int r = 0; r < 4; ++r) {
+                    const float product = sum[r / 2][j + b][r % 2 * 2 + e];
+                    word[r] |= uint32_t(k < n_bits && product >= threshold) << (8 * b + 2 * quarter + e);
+                    finite &= is_finite(product);
+                }
             }
         const int byte = (bit + warp_bit) / 8 + j + quarter;
 #pragma unroll
@@ -136,4 +143,5 @@ encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const f
                 codes[code_row * n_bytes + byte] = uint8_t(word[r] >> (8 * quarter));
         }
     }
+    if (!finite) atomicOr(flag, 1);
 }

@@ -72,22 +72,25 @@ def launch(
         _kernel(device, variant, name, shared)((blocks,), (THREADS,), args, shared_mem=shared)
 
 
-def encode(device: Any, X: Array, W: Array, t: Array, *, element: str, precision: Precision) -> Array:
-    """``pack(X W >= t)`` for row-major X (n, d), W (d, n_bits) and t (n_bits,).
+def encode(device: Any, X: Array, W: Array, t: Array, *, element: str, precision: Precision) -> tuple[Array, Array]:
+    """``pack(X W >= t)`` for row-major X (n, d), W (d, n_bits) and t (n_bits,), and a flag (1,) int32.
 
-    ``element`` is the type of the features; bfloat16, which NumPy and CuPy lack, comes as its bits.
+    The flag is 0 where all products are finite, which they are not for a row with NaN or inf, and else 1. ``element``
+    is the type of the features; bfloat16, which NumPy and CuPy lack, comes as its bits.
     """
     xp = device.xp
     (n, d), n_bits = X.shape, W.shape[1]
     variant = encode_variant(element, n_bits, precision, device.capability)
     Wt, t = _operands(variant, W, t, xp=xp)
     codes = xp.empty((n, ceil_div(n_bits, 8)), dtype=xp.uint8)
+    flag = xp.zeros(1, dtype=xp.int32)
     x_stride, w_stride = (A.strides[0] // A.itemsize for A in (X, Wt))
     args = (
         X,
         Wt,
         t,
         codes,
+        flag,
         np.int64(n),
         np.int64(x_stride),
         np.int64(w_stride),
@@ -97,7 +100,7 @@ def encode(device: Any, X: Array, W: Array, t: Array, *, element: str, precision
         np.int32(_vector(device, Wt)),
     )
     launch(device, variant, variant.kernel, blocks=variant.blocks(n, n_bits), shared=variant.shared, args=args)
-    return codes
+    return codes, flag
 
 
 def _vector(device: Any, A: Array) -> bool:

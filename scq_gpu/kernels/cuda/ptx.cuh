@@ -1,12 +1,16 @@
 // The few things CUDA C++ has no word for. Each wraps one instruction, because these strings are compiled but not executed
 // where there is no GPU: the simulator in tests/cuda_on_cpu supplies its own versions and skips this file.
 #ifndef CUDA_ON_CPU
+#if defined(__NVCC__) && !defined(__CUDACC_RTC__)
+#include <cstdint>
+#else  // NVRTC, which is what CuPy compiles with, has no headers
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;
+#endif
 
-// All shared memory is dynamic; the host says how much (scq_gpu/kernels/_geometry.py).
+// All shared memory is dynamic; the host says how much (scq_gpu/kernels/cuda/geometry.py).
 #define DYNAMIC_SHARED(T, name)                          \
     extern __shared__ __align__(16) uint8_t bytes_of_shared[]; \
     T* name = reinterpret_cast<T*>(bytes_of_shared)

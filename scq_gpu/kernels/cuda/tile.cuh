@@ -12,6 +12,8 @@ typedef uint32_t Element;  // bits of a number; arithmetic goes through load4 or
 typedef uint16_t Element;
 #endif
 
+__device__ __forceinline__ bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+
 template <typename E> struct Matrix {
     const E* data;
     int64_t rows, stride;  // stride in elements
