@@ -11,7 +11,7 @@ import contextlib
 import functools
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,6 +26,7 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _CACHE_BYTES = 4 << 20
 _GPU_BLOCK_BYTES = 128 << 20
 _BLOCKS_AT_ONCE = 24
+_DRIVER_REFUSES = re.compile("(?i)unsupported_?ptx_?version|insufficient_?driver|system_?driver_?mismatch")
 
 
 def to_device(x: Array, device: str | None) -> Array:
@@ -58,11 +59,9 @@ def usable_device(device: str, *, library: str = "cupy") -> str:
         return device
     count, reason = count_cuda_devices(library)
     if _ordinal(device) >= count:
-        raise RuntimeError(
-            f"device={device!r} is not usable: {reason or f'this machine has {count} CUDA device(s)'}. "
-            'Install the GPU extra for your driver (pip install "scq-gpu[cuda12]" or "scq-gpu[cuda13]"), '
-            "or pass device='cpu' to work on the CPU"
-        )
+        there = "'cuda:0'" if count == 1 else f"'cuda:0' to 'cuda:{count - 1}'"
+        reason = reason or f"there is no such device; pass {there}"
+        raise RuntimeError(f"device={device!r} is not usable: {reason}, or pass device='cpu' to work on the CPU")
     return device
 
 
@@ -71,7 +70,7 @@ def _ordinal(device: str) -> int:
 
 
 def count_cuda_devices(library: str = "cupy") -> tuple[int, str]:
-    """How many CUDA devices a library can use here, and why none."""
+    """How many CUDA devices a library can use here; and why none, with what to do about it."""
     if library == "torch":
         import torch
 
@@ -79,10 +78,36 @@ def count_cuda_devices(library: str = "cupy") -> tuple[int, str]:
     try:
         import cupy
     except ImportError:
-        return 0, "CuPy is not installed"
+        return 0, (
+            "CuPy is not installed. Install the GPU extra for your driver "
+            '(pip install "scq-gpu[cuda12]" or "scq-gpu[cuda13]")'
+        )
     if not cupy.is_available():
-        return 0, "CuPy is installed but finds no CUDA driver or device"
+        return 0, _why_unavailable(cupy.cuda.runtime)
     return cupy.cuda.runtime.getDeviceCount(), ""
+
+
+def _why_unavailable(runtime: Any) -> str:
+    """Why CuPy, which is installed, has no device, and the cure: a driver, a newer one, or a GPU."""
+    driver, built_for = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
+    if not driver:
+        return "CuPy is installed and finds no NVIDIA driver. Install the NVIDIA driver"
+    if driver // 1000 < built_for // 1000:
+        return _driver_too_old(driver, built_for)
+    return "the NVIDIA driver finds no GPU. See what nvidia-smi lists, and whether CUDA_VISIBLE_DEVICES hides it"
+
+
+def _driver_too_old(driver: int, built_for: int) -> str:
+    extra = f', or install CuPy for it (pip install "scq-gpu[cuda{driver // 1000}]")' if driver >= 12000 else ""
+    return (
+        f"the NVIDIA driver is too old: it supports CUDA {_version(driver)}, and this CuPy is built for CUDA "
+        f"{_version(built_for)}. Update the NVIDIA driver{extra}"
+    )
+
+
+def _version(number: int) -> str:
+    """12040, as CUDA numbers its versions, as 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def on_gpu(x: Array) -> bool:
@@ -120,8 +145,30 @@ def on_device_of(*things: Any) -> contextlib.AbstractContextManager[object]:
             f"arrays are on different devices, {where}; move them to one, for example with "
             f"`with cupy.cuda.Device({min(places)}): x = cupy.asarray(x)`"
         )
-    found: contextlib.AbstractContextManager[object] = next(iter(places.values()), contextlib.nullcontext())
-    return found
+    return _entered(*places.values()) if places else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _entered(device: Any) -> Iterator[None]:
+    """CuPy works on ``device``; where its memory ends, the error says how much was wanted and is there."""
+    with device:
+        try:
+            yield
+        except MemoryError as error:
+            wanted = re.search(r"[Oo]ut of memory allocating ([\d,]+) bytes", str(error))
+            if wanted is None:
+                raise
+            raise _device_memory_error(device, int(wanted[1].replace(",", ""))) from error
+
+
+def _device_memory_error(device: Any, wanted: int) -> MemoryError:
+    free, total = device.mem_info
+    return MemoryError(
+        f"cuda:{device.id} is out of memory: {wanted / 2**20:,.1f} MiB more were wanted, and {free / 2**20:,.1f} MiB "
+        f"of {total / 2**20:,.1f} MiB are free, besides what CuPy's pool keeps. Leave rows in host memory and pass "
+        "device='cuda', which takes them through the GPU in blocks; pass fewer rows or queries at a time, or fewer "
+        "n_components; or free arrays of other work"
+    )
 
 
 def on_device_of_arguments(function: Callable[P, T]) -> Callable[P, T]:
@@ -207,7 +254,16 @@ class CudaDevice:
     def build(self, source: str, options: tuple[str, ...]) -> Any:
         """Compile CUDA C++; the result has ``get_function(name)``, whose kernels take (grid, block, args)."""
         with self.current():
-            return self.xp.RawModule(code=source, options=options)
+            module = self.xp.RawModule(code=source, options=options)
+            try:
+                module.compile()
+            except Exception as error:
+                if not _DRIVER_REFUSES.search(str(error)):
+                    raise
+                runtime = self.xp.cuda.runtime
+                versions = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
+                raise RuntimeError(f"{self.name} cannot run the kernels: {_driver_too_old(*versions)}") from error
+            return module
 
     def address(self, x: Array) -> int:
         """Address of the first element of x."""

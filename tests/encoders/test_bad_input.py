@@ -1,5 +1,6 @@
 """Bad input gets an error that names the value, what was wanted and the cure."""
 
+import importlib.util
 import re
 
 import numpy as np
@@ -165,15 +166,7 @@ def test_unfitted(method):
         scq.OnE().save("never.safetensors")
 
 
-def _has_gpu():
-    try:
-        import cupy
-    except ImportError:
-        return False
-    return cupy.is_available()
-
-
-@pytest.mark.skipif(_has_gpu(), reason="there is a GPU")
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_cuda_without_a_gpu_says_what_to_do_and_never_falls_back(tmp_path):
     message = r"device='cuda' is not usable: .*pip install \"scq-gpu\[cuda12\]\".*device='cpu'"
     with pytest.raises(RuntimeError, match=message):

@@ -107,11 +107,23 @@ def test_an_encoder_is_left_as_it_was_when_memory_ends(cp):
     before = encoder.components_
     on_device = cp.asarray(X)
     rest = cp.empty(MEMORY - HALF - (100 << 10), dtype=cp.uint8)
-    with pytest.raises(cp.cuda.memory.OutOfMemoryError):
+    message = r"cuda:0 is out of memory: [\d,.]+ MiB more were wanted, and [\d,.]+ MiB of 64\.0 MiB are free"
+    with pytest.raises(MemoryError, match=message):
         encoder.fit(on_device)
     assert encoder.components_ is before
     del rest, on_device
     assert isinstance(scq.OgE(**FEW, device="cuda").fit(features(SMALL)).components_, cp.ndarray)
+
+
+def test_an_index_answers_again_once_there_is_memory(cp):
+    database, queries = codes(200_000), codes(3)
+    index, on_device = scq.HammingIndex(cp.asarray(database), n_bits=64), cp.asarray(queries)
+    rest = cp.empty(MEMORY - database.nbytes - (1 << 20), dtype=cp.uint8)
+    with pytest.raises(MemoryError, match=r"cuda:0 is out of memory: .* of 64\.0 MiB are free.*fewer rows or queries"):
+        index.search(on_device, 5)
+    del rest
+    found, expected = index.search(on_device, 5), scq.HammingIndex(database, n_bits=64).search(queries, 5)
+    assert all(np.array_equal(x.get(), y) for x, y in zip(found, expected, strict=True))
 
 
 def codes(n: int, n_bytes: int = 8) -> np.ndarray:
