@@ -139,14 +139,22 @@ def read_budgets(cubin: Path, arch: int) -> dict[str, Budget]:
 def main() -> None:
     """Print a line for every kernel: what it takes on each architecture; ratios and counts are the smallest of them."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from scq_gpu.kernels.cuda.geometry import THREADS, EncodeVariant, encode_variants, hamming_variants
+    from scq_gpu.kernels.cuda.geometry import (
+        MAX_SCORED_BYTES,
+        THREADS,
+        AsymmetricVariant,
+        EncodeVariant,
+        asymmetric_variants,
+        encode_variants,
+        hamming_variants,
+    )
     from scq_gpu.kernels.cuda.launch import build_options, read_source
 
     line = max(NVRTC)
     archs = " ".join(map(str, ARCHITECTURES))
     print(f"| kernel | shared, bytes | registers (sm {archs}) | blocks an SM (the same) | spills | FFMA : LDS | HMMA |")
     print("|---|---|---|---|---|---|---|")
-    for variant in [*encode_variants(), *hamming_variants()]:
+    for variant in [*encode_variants(), *hamming_variants(), *asymmetric_variants()]:
         budgets: dict[str, list[Budget]] = collections.defaultdict(list)
         for arch in ARCHITECTURES:
             if arch >= variant.min_capability:
@@ -156,12 +164,16 @@ def main() -> None:
         for name, found in sorted(budgets.items()):
             if isinstance(variant, EncodeVariant):
                 label, shared = f"{variant.element} {variant.precision}, {variant.tile_bits} bits", variant.shared
+            elif isinstance(variant, AsymmetricVariant):
+                widest = MAX_SCORED_BYTES // variant.queries
+                shared = dict(zip(variant.kernels, variant.shared(widest), strict=True))[name]
+                label = f"{name}, {8 * widest} bits"
             else:
                 label, shared = f"{name}, {32 * variant.n_words} bits", variant.kernels[name]
             missing = ["-"] * (len(ARCHITECTURES) - len(found))
             registers = " ".join([*missing, *(str(b.registers) for b in found)])
             blocks = " ".join([*missing, *(str(b.blocks(THREADS, shared)) for b in found)])
-            ratio = min(b.count("FFMA") / b.count("LDS") for b in found)
+            ratio = min(b.count("FFMA") / b.count("LDS") for b in found) if "encode" in variant.source else 0
             tensor = min(b.count("HMMA") for b in found)
             spills = max(b.spills for b in found)
             cells = (label, shared, registers, blocks, spills, f"{ratio:.1f}" if ratio else "-", tensor or "-")

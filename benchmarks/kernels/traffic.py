@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from scq_gpu.kernels.cuda.geometry import ELEMENT_BYTES, EncodeVariant, HammingVariant, ceil_div
+from scq_gpu.kernels.cuda.geometry import ELEMENT_BYTES, AsymmetricVariant, EncodeVariant, HammingVariant, ceil_div
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +61,43 @@ def scan_bytes(variant: HammingVariant, n: int, n_queries: int) -> tuple[int, in
     plane = ceil_div(n, 4) * 4
     database = 4 * variant.n_words * plane * ceil_div(n_queries, variant.queries)
     return database, 4 * variant.n_words * n_queries * variant.chunks(n)
+
+
+@dataclasses.dataclass(frozen=True)
+class AsymmetricTraffic:
+    """What scoring n codes for some queries, and selecting the k least scores of each, moves.
+
+    Parameters
+    ----------
+    codes, gains, factors, constants : int
+        Bytes asymmetric_scores loads; ``factors`` those of offsets and of scales each.
+    keys : int
+        Bytes of all scores: stored once, loaded five times by asymmetric_select.
+    lookups : int
+        Words read from tables in shared memory.
+    """
+
+    codes: int
+    gains: int
+    factors: int
+    constants: int
+    keys: int
+    lookups: int
+
+
+def asymmetric_traffic(
+    variant: AsymmetricVariant, n: int, n_bytes: int, n_bits: int, n_queries: int
+) -> AsymmetricTraffic:
+    """Traffic of one block of rows and queries: codes and factors once for each tile of queries."""
+    tiles, chunks = ceil_div(n_queries, variant.queries), ceil_div(n, variant.chunk_items)
+    return AsymmetricTraffic(
+        codes=n * n_bytes * tiles,
+        gains=4 * n_bits * n_queries * chunks,
+        factors=4 * n * tiles,
+        constants=4 * n * n_queries,
+        keys=4 * n * n_queries,
+        lookups=2 * n_bytes * n * tiles * variant.queries,
+    )
 
 
 def memory_bound_bits(bandwidth: float, flops: float, element_bytes: int) -> int:

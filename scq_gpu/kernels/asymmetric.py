@@ -1,7 +1,8 @@
 """Float queries against packed codes: rows of least score, a sum over their bits of what each adds for a query.
 
 The score of a row is the summed gain of its set bits or, with per-row factors, ``offset + scale * (constant + sum)``.
-Sums are added in the order of the bytes, whatever the engine: equal codes are equally far.
+Sums are added in the order of the bytes, whatever the engine: equal codes are equally far. The CUDA kernel adds sums of
+four bits, the other engines of eight.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from scq_gpu._core.arrays import Array, device_of, from_host, namespace, row_sli
 from scq_gpu._core.bits import unpack_bits
 from scq_gpu._core.devices import affordable
 from scq_gpu._core.factors import RowFactors
-from scq_gpu.kernels.engines import compiled
+from scq_gpu.kernels.cuda import calls
+from scq_gpu.kernels.engines import asymmetric_engine
 from scq_gpu.kernels.top_k import PAIR_BYTES, Nearest, code_blocks
 
 _BLOCK_ROWS = 1 << 14
@@ -28,7 +30,10 @@ def knn(gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | N
     Ascending, lowest row first inside a tie, padded with inf and -1; in the namespace and on the device of the codes.
     """
     codes = parts[0]
-    if compiled(codes, len(gain) * sum(part.shape[0] for part in parts)):
+    engine = asymmetric_engine(codes, len(gain) * sum(part.shape[0] for part in parts))
+    if engine == "cuda":
+        return calls.asymmetric_knn(gain, parts, k, factors=factors)
+    if engine == "numba":
         from scq_gpu.kernels import asymmetric_numba
 
         return asymmetric_numba.knn(gain, parts, k, factors=factors)

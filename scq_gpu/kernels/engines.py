@@ -14,7 +14,7 @@ import numpy as np
 from scq_gpu._core.arrays import Array, device_of, has_numba, namespace
 from scq_gpu._core.devices import is_row_major, runs_kernels
 from scq_gpu._core.validate import check_choice
-from scq_gpu.kernels.cuda.geometry import ELEMENT_BYTES, MAX_BITS, MAX_K
+from scq_gpu.kernels.cuda.geometry import ELEMENT_BYTES, MAX_BITS, MAX_K, MAX_SCORED_BYTES
 
 PRECISIONS: Final = ("exact", "accurate", "fast")
 PAIRS = 1 << 22  # query-code pairs from which loading compiled loops pays
@@ -51,6 +51,13 @@ def search_engine(codes: Array, pairs: int, *, k: int = 1, distance: str = "hamm
     if distance == "spherical":
         return "spherical"
     if runs_kernels(codes) and 1 <= codes.shape[1] <= MAX_BITS // 8 and k <= MAX_K:
+        return "cuda"
+    return "numba" if compiled(codes, pairs) else "arrays"
+
+
+def asymmetric_engine(codes: Array, pairs: int) -> str:
+    """The engine that scores these codes for float queries: "cuda", "numba" or "arrays"."""
+    if runs_kernels(codes) and 1 <= codes.shape[1] <= MAX_SCORED_BYTES and is_row_major(codes):
         return "cuda"
     return "numba" if compiled(codes, pairs) else "arrays"
 

@@ -20,6 +20,7 @@ if __name__ == "__main__":  # only the kernels: the rest of the package would be
 
 from cuda_on_cpu import SimulatedDevice, oracle
 from cuda_on_cpu.mutants import MUTANTS
+from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, least_scores
 from scq_gpu.kernels.cuda.launch import encode
 from scq_gpu.kernels.cuda.search import Database
 
@@ -92,6 +93,21 @@ def search_case(device: SimulatedDevice, n: int, n_bytes: int, n_queries: int, k
     oracle.check_search(Database(device, codes), queries, codes, k=k, radius=radius)
 
 
+def scored_case(
+    device: SimulatedDevice, n: int, n_bits: int, n_queries: int, k: int, *, factors: bool = False, exact: bool = True
+) -> None:
+    """Score random codes, many of them alike; gains are multiples of 1/8, whose sums are exact, or any floats."""
+    rng = np.random.default_rng([SEED, n, n_bits, n_queries])
+    bits = rng.random((n, n_bits)) < 0.5
+    bits[rng.random(n) < 0.2] = bits[0]
+    codes = np.ascontiguousarray(oracle.pack(bits))
+    draw = (lambda *shape: rng.integers(-40, 40, shape) / 8) if exact else (lambda *shape: rng.standard_normal(shape))
+    gains, constants = draw(n_queries, n_bits).astype(np.float32), draw(n_queries).astype(np.float32)
+    pair = (draw(n).astype(np.float32), np.abs(draw(n)).astype(np.float32)) if factors else None
+    found = least_scores(device, gains, [ScoredCodes(codes, pair)], k, constants=constants if factors else None)
+    oracle.check_least_scores(found, gains, codes, k, (*pair, constants) if pair else None)
+
+
 def zero_case(device: SimulatedDevice) -> None:
     """x . w == t exactly: the bit is one, and products of zero too."""
     X = np.zeros((3, 4), dtype=np.float32)
@@ -129,6 +145,16 @@ def far_rows_case(device: SimulatedDevice) -> None:
     oracle.check_codes(codes, X, W, t, element="float16", precision="exact")
 
 
+def far_codes_case(device: SimulatedDevice) -> None:
+    """Codes more than 2^31 bytes apart, in memory that is reserved but never touched."""
+    rng = np.random.default_rng(SEED)
+    codes, gains = rng.integers(0, 256, (3, 2), dtype=np.uint8), (rng.integers(-40, 40, (1, 16)) / 8).astype(np.float32)
+    far = np.empty((3, 2**31 + 8), dtype=np.uint8)[:, :2]
+    far[:] = codes
+    far.flags.writeable = False  # the simulator then takes no copy of it
+    oracle.check_least_scores(least_scores(device, gains, [ScoredCodes(far, None)], 3), gains, codes, 3)
+
+
 CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "exact-32": lambda device: encode_case(device, 300, 37, 17),
     "exact-64": lambda device: encode_case(device, 131, 100, 64),
@@ -146,6 +172,11 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "search-8": lambda device: search_case(device, 4203, 1, 3, 40),
     "search-50": lambda device: search_case(device, 4203, 7, 35, 5),
     "search-1024": lambda device: search_case(device, 99, 128, 9, 99),
+    "scored-20": lambda device: scored_case(device, 5003, 20, 11, 40, factors=True),
+    "scored-64": lambda device: scored_case(device, 700, 64, 9, 333, exact=False),
+    "scored-1024": lambda device: scored_case(device, 70, 1024, 3, 70),
+    "scored-ties": lambda device: scored_case(device, 400, 2, 1, 3),
+    "far-codes": far_codes_case,
 }
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ OVERFLOW = "heap-buffer-overflow"
 UNWAITED = "exited with asynchronous copies under way"
 WRONG_BITS = "bits outside the error band"
 UNFLAGGED = "not flagged"
+LEAST = "least rows differ"
+BAND = "scores outside the error band"
 LANDED = "        __syncthreads();  // this tile has landed"
 
 MUTANTS: dict[str, Mutant] = {
@@ -130,4 +132,49 @@ MUTANTS: dict[str, Mutant] = {
     "search: equal distances of chunks not added up": Mutant(
         "at = min(at + count, limit);", "", "search-8", "plain", "top-k ids differ"
     ),
+    "scores: barrier removed": Mutant(
+        "__syncthreads();  // the tables are complete", "// the tables are complete", "scored-64", "tsan", RACE
+    ),
+    "scores: row guard off by one": Mutant(
+        "min(n, first + CHUNK_ITEMS)", "min(n + 1, first + CHUNK_ITEMS)", "scored-64", "asan", OVERFLOW
+    ),
+    "scores: query guard removed": Mutant("if (q >= queries) break;", "", "scored-64", "asan", OVERFLOW),
+    "scores: bit guard off by one": Mutant(
+        "4 * four + j < n_bits", "4 * four + j <= n_bits", "scored-20", "asan", OVERFLOW
+    ),
+    "scores: upper four bits of a byte forgotten": Mutant("[byte >> 4]", "[0]", "scored-64", "plain", BAND),
+    "scores: code stride in 32 bits": Mutant(
+        "codes + item * code_stride", "codes + int(item * code_stride)", "far-codes", "asan", "SEGV|overflow"
+    ),
+    "scores: negative scores the wrong way round": Mutant(
+        "bits & 0x80000000u ? ~bits", "bits & 0x80000000u ? bits & 0x7fffffffu", "scored-20", "plain", LEAST
+    ),
+    "select: bins not empty in time": Mutant(
+        "__syncthreads();  // empty before the first is counted", "// empty", "scored-20", "tsan", RACE
+    ),
+    "select: bin looked for before all are counted": Mutant(
+        "__syncthreads();  // all are counted", "// all are counted", "scored-20", "tsan", RACE
+    ),
+    "select: bin read before it is found": Mutant(
+        "__syncthreads();  // the bin is found", "// the bin is found", "scored-20", "tsan", RACE
+    ),
+    "select: warps do not wait for one another's counts": Mutant(
+        "__syncthreads();  // every warp knows", "// every warp knows", "scored-20", "tsan", RACE
+    ),
+    "select: atomic add missing": Mutant(
+        "atomicAdd(&s->bin[(key & ~known) >> shift], 1u)",
+        "s->bin[(key & ~known) >> shift] += 1",
+        "scored-20",
+        "tsan",
+        RACE,
+    ),
+    "select: ties by highest row": Mutant(
+        "equal + __popc(hits_equal & before)",
+        "equal + __popc(hits_equal & ~before & ~mine)",
+        "scored-ties",
+        "plain",
+        LEAST,
+    ),
+    "select: warps start at the same place": Mutant("equal += s->found[w][1];", "", "scored-20", "plain", LEAST),
+    "select: cut off one after k": Mutant("at < k)", "at <= k)", "scored-ties", "asan", OVERFLOW),
 }

@@ -48,6 +48,42 @@ def check_codes(
     return float(wrong.mean()) if wrong.size else 0.0
 
 
+def check_least_scores(
+    found: tuple[np.ndarray, np.ndarray],
+    gains: np.ndarray,
+    codes: np.ndarray,
+    k: int,
+    factors: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> None:
+    """Assert that scores and rows (q, min(k, n)) are those of least score, within the rounding error of float32.
+
+    Sums that float32 holds exactly must come out exactly, ties by lowest row.
+    """
+    gains = gains.astype(np.float64)
+    bits = unpack(codes, gains.shape[1]).astype(np.float64)
+    true, size = gains @ bits.T, np.abs(gains) @ bits.T
+    if factors is not None:
+        offsets, scales, constants = (x.astype(np.float64) for x in factors)
+        true = offsets + scales * (constants[:, None] + true)
+        size = np.abs(offsets) + np.abs(scales) * (np.abs(constants)[:, None] + size)
+    band = (gains.shape[1] + 4) * U32 * size
+    exact = not (true % 2.0**-6).any() and size.max() < 2.0**17
+    scores, rows = found
+    kept = min(k, len(codes))
+    assert scores.shape == rows.shape == (len(gains), kept), "wrong shape"
+    for q in range(len(gains)):
+        if exact:
+            order = np.argsort(true[q], kind="stable")[:kept]
+            assert np.array_equal(rows[q], order), "least rows differ"
+            assert np.array_equal(scores[q], true[q, order]), "least scores differ"
+        assert len(set(rows[q].tolist())) == kept, "a row twice"
+        assert (np.abs(scores[q] - true[q, rows[q]]) <= band[q, rows[q]]).all(), "scores outside the error band"
+        assert (np.diff(scores[q]) >= 0).all(), "scores not ascending"
+        assert (np.diff(rows[q])[np.diff(scores[q]) == 0] > 0).all(), "ties not by lowest row"
+        others = np.delete(np.arange(len(codes)), rows[q])
+        assert (true[q, others] + band[q, others] >= scores[q, -1]).all(), "a lower score was left out"
+
+
 def distances(queries: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """All Hamming distances."""
     return np.bitwise_count(queries[:, None] ^ codes[None]).sum(axis=2, dtype=np.int64)

@@ -13,7 +13,16 @@ from importlib.resources import files
 import cuda_toolchain as toolchain
 import pytest
 
-from scq_gpu.kernels.cuda.geometry import THREADS, EncodeVariant, HammingVariant, encode_variants, hamming_variants
+from scq_gpu.kernels.cuda.geometry import (
+    MAX_SCORED_BYTES,
+    THREADS,
+    AsymmetricVariant,
+    EncodeVariant,
+    HammingVariant,
+    asymmetric_variants,
+    encode_variants,
+    hamming_variants,
+)
 from scq_gpu.kernels.cuda.launch import build_options, read_source
 
 pytestmark = pytest.mark.cuda_toolchain
@@ -25,11 +34,14 @@ NVCC = shutil.which("nvcc")
 LINES = list(toolchain.NVRTC)
 ENCODE = [(v, arch) for v in encode_variants() for arch in toolchain.ARCHITECTURES if arch >= v.min_capability]
 HAMMING = [(v, arch) for v in hamming_variants() for arch in toolchain.ARCHITECTURES]
+ASYMMETRIC = [(v, arch) for v in asymmetric_variants() for arch in toolchain.ARCHITECTURES]
 
 
 def label(value: object) -> str:
     if isinstance(value, EncodeVariant):
         return f"{value.element}-{value.precision}-{value.tile_bits}"
+    if isinstance(value, AsymmetricVariant):
+        return f"{value.queries}queries"
     return f"{32 * value.n_words}bits" if isinstance(value, HammingVariant) else f"sm_{value}"
 
 
@@ -42,7 +54,7 @@ def compiled(request):
         cubin = toolchain.compile_cubin(read_source(variant.source), build_options(variant), arch, request.param)
         return toolchain.read_budgets(cubin, arch)
 
-    jobs = ENCODE + HAMMING
+    jobs = ENCODE + HAMMING + ASYMMETRIC
     with ThreadPoolExecutor() as pool:
         return dict(zip(jobs, pool.map(compile_one, jobs), strict=True))
 
@@ -82,6 +94,21 @@ def test_hamming_budget(compiled, variant, arch):
 
 
 @needs_wheels
+@pytest.mark.parametrize(("variant", "arch"), ASYMMETRIC, ids=label)
+def test_asymmetric_budget(compiled, variant, arch):
+    budgets = compiled[variant, arch]
+    assert set(budgets) == set(variant.kernels)
+    shared = variant.shared(MAX_SCORED_BYTES // variant.queries)
+    for name, bytes_of_shared in zip(variant.kernels, shared, strict=True):
+        assert budgets[name].spills == budgets[name].stack == 0
+        assert budgets[name].registers <= 64
+        assert budgets[name].blocks(THREADS, bytes_of_shared) >= (2 if arch > 75 else 1)
+    scores = budgets["asymmetric_scores"]
+    assert scores.count("LDS") >= 2 * variant.queries, "sums come from tables in shared memory"
+    assert scores.count("LDG") <= max(16, scores.count("LDS")), "queries share the bytes of a code"
+
+
+@needs_wheels
 @pytest.mark.parametrize("line", LINES)
 def test_tensor_cores_are_refused_where_there_are_none(line):
     variant = EncodeVariant("float32", 32, "fast")
@@ -90,7 +117,7 @@ def test_tensor_cores_are_refused_where_there_are_none(line):
 
 
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("variant", encode_variants() + hamming_variants(), ids=label)
+@pytest.mark.parametrize("variant", encode_variants() + hamming_variants() + asymmetric_variants(), ids=label)
 def test_nvcc_compiles_the_file_as_it_lies_there(variant, tmp_path):
     source = files("scq_gpu.kernels.cuda") / variant.source
     arch = f"-arch=sm_{max(80, variant.min_capability)}"

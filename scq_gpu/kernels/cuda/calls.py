@@ -1,4 +1,4 @@
-"""Kernels called with arrays: encoding without the float matrix in between, and exact Hamming search.
+"""Kernels called with arrays: encoding without the float matrix in between, exact Hamming and asymmetric search.
 
 They take CuPy arrays and torch CUDA tensors (shared through DLPack, not copied), compile on first use, and run on
 CuPy's current stream. Importing this module imports neither CuPy nor torch.
@@ -14,14 +14,16 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, namespace, row_slices, to_host
 from scq_gpu._core.devices import CudaDevice, cuda_device, is_row_major, on_gpu
+from scq_gpu._core.factors import RowFactors
 from scq_gpu._core.validate import check_choice
 from scq_gpu.kernels.cuda import launch
+from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, least_scores
 from scq_gpu.kernels.cuda.geometry import ELEMENT_BYTES
 from scq_gpu.kernels.cuda.search import Database
 from scq_gpu.kernels.engines import PRECISIONS, element_of
 from scq_gpu.kernels.top_k import pad_answers
 
-__all__ = ["CodeSearch", "encode_linear"]
+__all__ = ["CodeSearch", "asymmetric_knn", "encode_linear"]
 
 
 def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact") -> Array:
@@ -127,6 +129,24 @@ class CodeSearch:
             )
         with device.current():
             return tuple(_like(result, queries) for result in search(words))
+
+
+def asymmetric_knn(
+    gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | None = None
+) -> tuple[Array, Array]:
+    """Rows of least score: `scq_gpu.kernels.asymmetric.knn` for codes on a GPU. A score that is NaN counts as inf."""
+    device, codes = _on_one_device(**{f"part {i} of the codes": x for i, x in enumerate(parts)})
+    xp = device.xp
+    with device.current():
+        scored, constants = [ScoredCodes(x, None) for x in codes], None
+        if factors is not None:
+            floats = ([xp.ascontiguousarray(_as_cupy(x, xp), dtype=xp.float32) for x in each] for each in factors[:2])
+            scored = [ScoredCodes(x, pair) for x, pair in zip(codes, zip(*floats, strict=True), strict=True)]
+            constants = xp.asarray(factors.constants, dtype=xp.float32)
+        gains = xp.asarray(gain, dtype=xp.float32)
+        scores, rows = least_scores(device, xp.ascontiguousarray(gains), scored, k, constants=constants)
+        scores, rows = _like(scores, parts[0]), _like(rows, parts[0])
+        return pad_answers(scores, rows, k, padding=float("inf"), xp=namespace(scores))
 
 
 def _check_codes(codes: Array, name: str) -> Array:

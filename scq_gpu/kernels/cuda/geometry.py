@@ -19,6 +19,12 @@ MAX_BITS: Final = 1024
 MAX_K: Final = 65536
 MAX_CHUNKS: Final = 256
 WORKSPACE_BYTES: Final = 64 << 20
+SCORE_BYTES: Final = 1 << 30
+"""Most memory that the scores of an asymmetric search take at a time."""
+TABLE_BYTES: Final = 48 << 10
+"""Shared memory every device gives unasked."""
+MAX_SCORED_BYTES: Final = TABLE_BYTES // 128
+"""Longest code the asymmetric kernels take: the tables of one query fill shared memory."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -218,3 +224,54 @@ def hamming_variant(n_bytes: int) -> HammingVariant:
 def hamming_variants() -> list[HammingVariant]:
     """Every variant that `hamming_variant` can choose."""
     return [HammingVariant(1 << i) for i in range(6)]
+
+
+@dataclasses.dataclass(frozen=True)
+class AsymmetricVariant:
+    """One compiled form of asymmetric.cu.
+
+    Parameters
+    ----------
+    queries : int
+        Queries of a block of asymmetric_scores: 8, 4, 2 or 1.
+    """
+
+    queries: int
+    source = "asymmetric.cu"
+    min_capability = 75
+    chunk_items = 4096
+    kernels = ("asymmetric_scores", "asymmetric_select")
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """Preprocessor definitions."""
+        return f"QUERIES={self.queries}", f"CHUNK_ITEMS={self.chunk_items}"
+
+    def shared(self, n_bytes: int) -> tuple[int, int]:
+        """Bytes of shared memory of both kernels: tables of 16 floats; a histogram, and counts of 8 warps."""
+        return 2 * n_bytes * self.queries * 16 * 4, 4 * 2048 + 2 * 4 + 8 * 2 * 8
+
+    def blocks(self, n: int, n_queries: int) -> int:
+        """Blocks of the grid of asymmetric_scores; asymmetric_select has one per query."""
+        return ceil_div(n, self.chunk_items) * ceil_div(n_queries, self.queries)
+
+    def batches(self, n: int, n_queries: int, free: int) -> tuple[int, int]:
+        """Queries and rows whose scores fit into `SCORE_BYTES` and a quarter of what is free.
+
+        Whole blocks of queries; all rows, unless the scores of one block of queries then take too much.
+        """
+        scores = max(1, min(SCORE_BYTES, free // 4) // 4)
+        rows = min(n, max(self.chunk_items, scores // min(self.queries, n_queries)))
+        return max(1, scores // (rows * self.queries)) * self.queries, rows
+
+
+def asymmetric_variant(n_bytes: int) -> AsymmetricVariant:
+    """The variant for codes of ``n_bytes`` bytes: as many queries as have room for their tables, up to 8."""
+    if not 1 <= n_bytes <= MAX_SCORED_BYTES:
+        raise ValueError(f"codes are {n_bytes} bytes wide; the asymmetric kernels take 1 to {MAX_SCORED_BYTES} bytes")
+    return next(v for v in asymmetric_variants() if v.shared(n_bytes)[0] <= TABLE_BYTES)
+
+
+def asymmetric_variants() -> list[AsymmetricVariant]:
+    """Every variant that `asymmetric_variant` can choose."""
+    return [AsymmetricVariant(queries) for queries in (8, 4, 2, 1)]

@@ -17,6 +17,7 @@ from scq_gpu._core.arrays import Array
 from scq_gpu.kernels.cuda.geometry import (
     ELEMENT_BYTES,
     THREADS,
+    AsymmetricVariant,
     EncodeVariant,
     HammingVariant,
     Precision,
@@ -24,7 +25,7 @@ from scq_gpu.kernels.cuda.geometry import (
     encode_variant,
 )
 
-Variant = EncodeVariant | HammingVariant
+Variant = EncodeVariant | HammingVariant | AsymmetricVariant
 OPTIONS: Final = ("--std=c++17",)
 DEFAULT_SHARED: Final = 48 << 10  # a launch that needs more has to say so beforehand
 MAX_BLOCKS: Final = 2**31 - 1
