@@ -49,10 +49,47 @@ def print_memory_bound_bits() -> None:
         print(f"| {name} |", " | ".join(cells), "|")
 
 
+# A sign pass over ROWS x COLUMNS projected float32 rows. L2 (MB) and the shared memory of a block (KB) are from data
+# sheets. Assumed, for no data sheet has them: L2 gives three times what memory gives; a driver call takes CALL seconds.
+CACHES = {"A100 80GB SXM": (40, 163), "H100 SXM": (50, 227), "L4": (48, 99), "RTX 4090": (72, 99)}
+ROWS, COLUMNS = 1_000_000, 512
+L2_FACTOR, CALL = 3, 5e-6
+ACCUMULATOR_BYTES = 192 << 10  # of the 256 KiB of registers of a multiprocessor
+
+
+def training_times(name: str, n_bits: int, *, tensor: bool) -> tuple[float, float, float | None]:
+    """Seconds of a sign pass: two products over tall blocks, over blocks that stay in L2, and both in one kernel."""
+    bandwidth, single, tf32, _ = DEVICES[name]
+    l2, shared = CACHES[name]
+    rate, flops = 1e9 * bandwidth, 1e12 * (TENSOR_SHARE * (tf32 or 0) if tensor else FFMA_SHARE * single)
+    product = 2 * ROWS * COLUMNS * n_bits / flops
+    rows, bits = 4 * ROWS * COLUMNS, 4 * ROWS * n_bits  # bytes of X; of X V, and of its signs
+    tall = 2 * max((rows + bits) / rate, product) + 2 * bits / rate
+    second = max((rows + bits) / (L2_FACTOR * rate), product) + 2 * bits / (L2_FACTOR * rate)
+    calls = 4 * CALL * rows / (l2 * 1e6 / 2)  # product, sign, product and sum for each block
+    in_cache = max(max(rows / rate, product) + second, calls)
+    # one kernel: two tiles of rows in shared memory, X'B in registers, V from L2 once for each tile
+    tile = shared * 1024 // 2 // (4 * COLUMNS) // 16 * 16
+    if not tile or 4 * COLUMNS * n_bits > ACCUMULATOR_BYTES:
+        return tall, in_cache, None
+    return tall, in_cache, max(rows / rate, rows * (1 + n_bits / tile) / (L2_FACTOR * rate), 2 * product)
+
+
+def print_training() -> None:
+    """Whether one kernel for both products of a sign pass would pay."""
+    print("| | arithmetic | bits | tall blocks, ms | blocks in L2, ms | one kernel, ms |")
+    print("|---|---|---|---|---|---|")
+    for name in CACHES:
+        for tensor in (False, True):
+            for n_bits in (32, 64, 128):
+                times = (f"{1e3 * t:.1f}" if t else "-" for t in training_times(name, n_bits, tensor=tensor))
+                print(f"| {name} | {'TF32' if tensor else 'float32'} | {n_bits} |", " | ".join(times), "|")
+
+
 def main() -> None:
-    print_memory_bound_bits()
-    print()
-    print_streaming()
+    for table in (print_memory_bound_bits, print_streaming, print_training):
+        table()
+        print()
 
 
 if __name__ == "__main__":

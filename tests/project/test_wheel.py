@@ -24,7 +24,7 @@ def test_wheel_holds_kernels_and_type_marker(tmp_path):
     (wheel,) = tmp_path.glob("scq_gpu-*.whl")
     inside = set(zipfile.ZipFile(wheel).namelist())
     sources = [path for path in (ROOT / "scq_gpu" / "kernels" / "cuda").iterdir() if path.suffix in {".cu", ".cuh"}]
-    assert {path.name for path in sources} >= {"encode.cu", "encode_mma.cu", "hamming.cu"}
+    assert {path.name for path in sources} >= {"asymmetric.cu", "encode.cu", "encode_mma.cu", "hamming.cu"}
     wanted = {path.relative_to(ROOT).as_posix() for path in sources} | {"scq_gpu/py.typed"}
     assert wanted <= inside
     assert not [name for name in inside if name.startswith(("tests/", "benchmarks/"))]
