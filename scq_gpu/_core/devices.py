@@ -26,6 +26,7 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _CACHE_BYTES = 4 << 20
 _GPU_BLOCK_BYTES = 128 << 20
 _BLOCKS_AT_ONCE = 24
+_TORCH_WITHOUT_CUDA = "torch sees no CUDA device. Install the NVIDIA driver and a torch built for CUDA"
 _DRIVER_REFUSES = re.compile("(?i)unsupported_?ptx_?version|insufficient_?driver|system_?driver_?mismatch")
 
 
@@ -74,7 +75,7 @@ def count_cuda_devices(library: str = "cupy") -> tuple[int, str]:
     if library == "torch":
         import torch
 
-        return torch.cuda.device_count(), "" if torch.cuda.is_available() else "torch sees no CUDA device"
+        return torch.cuda.device_count(), "" if torch.cuda.is_available() else _TORCH_WITHOUT_CUDA
     try:
         import cupy
     except ImportError:
@@ -98,10 +99,11 @@ def _why_unavailable(runtime: Any) -> str:
 
 
 def _driver_too_old(driver: int, built_for: int) -> str:
-    extra = f', or install CuPy for it (pip install "scq-gpu[cuda{driver // 1000}]")' if driver >= 12000 else ""
+    major = driver // 1000
+    older = f', or install CuPy for it (pip install "scq-gpu[cuda{major}]")' if 12 <= major < built_for // 1000 else ""
     return (
         f"the NVIDIA driver is too old: it supports CUDA {_version(driver)}, and this CuPy is built for CUDA "
-        f"{_version(built_for)}. Update the NVIDIA driver{extra}"
+        f"{_version(built_for)}. Update the NVIDIA driver{older}"
     )
 
 

@@ -105,7 +105,8 @@ def test_asymmetric_budget(compiled, variant, arch):
         assert budgets[name].blocks(THREADS, bytes_of_shared) >= (2 if arch > 75 else 1)
     scores = budgets["asymmetric_scores"]
     assert scores.count("LDS") >= 2 * variant.queries, "sums come from tables in shared memory"
-    assert scores.count("LDG") <= max(16, scores.count("LDS")), "queries share the bytes of a code"
+    if variant.queries > 1:
+        assert scores.count("LDG") < scores.count("LDS"), "queries share the bytes of a code"
 
 
 @needs_wheels
