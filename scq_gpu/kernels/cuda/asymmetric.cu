@@ -118,7 +118,8 @@ __device__ __forceinline__ void visit_stretch(const uint32_t* keys, int64_t n, u
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// 4 blocks a multiprocessor are enough; held to 8, NVRTC 13 spills two registers for sm_100.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
 asymmetric_select(const uint32_t* __restrict__ all_keys, float* __restrict__ scores, int64_t* __restrict__ ids, int64_t n,
                   int64_t first_id, int k) {
     DYNAMIC_SHARED(Select, s);
