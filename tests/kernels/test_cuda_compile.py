@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
+from pathlib import Path
 
 import cuda_toolchain as toolchain
 import pytest
@@ -117,11 +118,20 @@ def test_tensor_cores_are_refused_where_there_are_none(line):
         toolchain.compile_cubin(read_source(variant.source), build_options(variant), 75, line)
 
 
+def nvcc(source: str, options: tuple[str, ...], arch: int, folder: Path) -> None:
+    path = str(files("scq_gpu.kernels.cuda") / source)
+    command = [NVCC, *options, f"-arch=sm_{arch}", "-Werror=all-warnings", "-cubin", "-o", folder / "k", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH")
 @pytest.mark.parametrize("variant", encode_variants() + hamming_variants() + asymmetric_variants(), ids=label)
 def test_nvcc_compiles_the_file_as_it_lies_there(variant, tmp_path):
-    source = files("scq_gpu.kernels.cuda") / variant.source
-    arch = f"-arch=sm_{max(80, variant.min_capability)}"
-    command = [NVCC, *build_options(variant), arch, "-Werror=all-warnings", "-cubin", "-o", tmp_path / "k", str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    nvcc(variant.source, build_options(variant), max(80, variant.min_capability), tmp_path)
+
+
+@pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("real", ["float", "double"])
+def test_nvcc_compiles_roots(real, tmp_path):
+    nvcc("roots.cu", ("--std=c++17", f"-DREAL={real}", "-DEPS=1e-7", "-DSTEEPEST=1.5"), 80, tmp_path)
