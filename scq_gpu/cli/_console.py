@@ -40,7 +40,7 @@ def argument(help: str) -> Any:
 
 
 Model = Annotated[Path, argument("Model file, as `scq-gpu fit` writes it.")]
-_FORMATS = "Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .h5 .zarr, or folders of them."
+_FORMATS = "Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .arrow .h5 .zarr, or folders of them."
 Data = Annotated[list[Path], argument(_FORMATS)]
 
 
@@ -76,7 +76,7 @@ class Session:
     overwrite: Annotated[bool, option("Replace the output if it is there already.", "--overwrite")] = False
     name: Annotated[
         list[str] | None,
-        option("Array (.npz, HDF5, Zarr) or column (Parquet) to read; repeat it for several columns."),
+        option("Array (.npz, HDF5, Zarr) or column (Parquet, Arrow) to read; repeat it for several columns."),
     ] = None
     device: Annotated[str | None, option("Where to work: cpu, cuda, cuda:0, cuda:1, ...; cpu by default.")] = None
     json: Annotated[bool, option("Print one JSON object on standard output, and nothing else.", "--json")] = False

@@ -21,6 +21,7 @@ from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import to_device
 from scq_gpu._core.files import replace_file
 from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, load_array, option
+from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
 
 _RESCORED = 10  # answers looked at by their floats, for each one wanted
@@ -35,7 +36,12 @@ def encode(
     session: Session,
     model: Model,
     data: Data,
-    output: Annotated[Path, option("Codes: .npy (uint8 array) or .bin (bytes alone).", "--output", "-o")],
+    output: Annotated[
+        Path, option("Codes: .npy (uint8 array), .bin (bytes alone), .parquet or .arrow (a table).", "--output", "-o")
+    ],
+    id_column: Annotated[
+        str | None, option("Column of Parquet or Arrow data to write beside the codes, into a table.")
+    ] = None,
     resume: Annotated[
         bool, option("When stopped, keep what is done (OUTPUT.partial); run again to go on.", "--resume")
     ] = False,
@@ -52,7 +58,13 @@ def encode(
     started = time.perf_counter()
     with contextlib.nullcontext() if resume else _no_partial(output):
         scq.encode_file(
-            encoder, rows, output, overwrite=session.overwrite, on_invalid=on_invalid, progress=not session.quiet
+            encoder,
+            rows,
+            output,
+            id_column=id_column,
+            overwrite=session.overwrite,
+            on_invalid=on_invalid,
+            progress=not session.quiet,
         )
     report = output.with_name(f"{output.name}.invalid.npy")
     invalid = len(np.load(report, mmap_mode="r")) if on_invalid != "raise" and report.exists() else 0
@@ -85,7 +97,7 @@ def _no_partial(output: Path) -> Iterator[None]:
 def search(
     session: Session,
     model: Model,
-    codes: Annotated[Path, argument("Codes (.npy, .bin) or an index (.safetensors).")],
+    codes: Annotated[Path, argument("Codes (.npy, .bin, .parquet, .arrow) or an index (.safetensors).")],
     queries: Annotated[list[Path], argument("Rows to search for, as for `encode`.")],
     k: Annotated[int, option("Answers per query.", "-k", min=1)] = 10,
     output: Annotated[Path | None, option("Write all answers: .npz, .csv or .jsonl.", "--output", "-o")] = None,
@@ -99,7 +111,7 @@ def search(
     """Find the codes nearest to each query."""
     session.check_output(output, _ANSWERS)
     encoder = session.open_model(model)
-    index = _open_index(codes, encoder.n_bits, session.device)
+    index, names = _open_index(codes, encoder.n_bits, session.device)
     rows = session.open_rows(queries)
     floats = None if rescore is None else np.asarray(session.open_rows([rescore]))
     if floats is not None and len(floats) != len(index):
@@ -118,6 +130,8 @@ def search(
     started = time.perf_counter()
     distances, ids = _in_parts(find, np.asarray(rows), step=max(1, _PAIRS // len(index)), quiet=session.quiet)
     seconds = time.perf_counter() - started
+    if names is not None:  # what was found are rows of the table
+        ids = names[ids]
     facts: dict[str, Any] = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
     if output is not None:
         replace_file(output, _ANSWERS[output.suffix.lower()](distances, ids))
@@ -134,14 +148,18 @@ def search(
     session.table("Rows found (distance)", shown, facts, note=note)
 
 
-def _open_index(path: Path, n_bits: int, device: str | None) -> Any:
-    """Codes to search: an index file, or codes as ``scq-gpu encode`` writes them."""
+def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.ndarray | None]:
+    """Codes to search, of an index file or as ``scq-gpu encode`` writes them; with a table's, the ids of its rows."""
     if path.suffix != ".safetensors":
-        return scq.HammingIndex(to_device(_open_codes(path, n_bits), device), n_bits)
+        names = None
+        if path.suffix in TABLES:
+            names = scq.io.read_codes(path)[1]
+            names = names if names is None or names.dtype.kind != "O" else names.astype(str)
+        return scq.HammingIndex(to_device(_open_codes(path, n_bits), device), n_bits), names
     index = scq.HammingIndex.load(path, device=device)
     if index.n_bits != n_bits:
         raise ValueError(f"{path} holds codes of {index.n_bits} bits, and the model makes {n_bits}")
-    return index
+    return index, None
 
 
 def _in_parts(
@@ -166,7 +184,9 @@ def _array_bytes(save: Callable[..., None], *arrays: np.ndarray, **named: np.nda
 
 def _csv(distances: np.ndarray, ids: np.ndarray) -> bytes:
     queries, ranks = np.indices(ids.shape)
-    columns = [x.ravel().tolist() for x in (queries, ranks, ids, distances)]
+    columns: list[list[Any]] = [x.ravel().tolist() for x in (queries, ranks, ids, distances)]
+    if ids.dtype.kind == "U":  # names may hold commas and quotes
+        columns[2] = ['"' + name.replace('"', '""') + '"' for name in columns[2]]
     return join_csv(["query", "rank", "id", "distance"], zip(*columns, strict=True))
 
 
@@ -186,7 +206,7 @@ _ANSWERS: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
 @command("overwrite")
 def export(
     session: Session,
-    source: Annotated[Path, argument("Model file, or codes (.npy, .bin).")],
+    source: Annotated[Path, argument("Model file, or codes (.npy, .bin, .parquet, .arrow).")],
     to: Annotated[str, option(_FORMATS_HELP, autocompletion=lambda: [*_MODEL_EXPORTS, *FORMATS])],
     output: Annotated[
         Path, option("The file; for codes .npy, or .txt for formats that are strings.", "--output", "-o")
@@ -228,8 +248,14 @@ def _export_codes(session: Session, path: Path, bits: int | None, to: str, outpu
 
 def _open_codes(path: Path, n_bits: int | None) -> np.ndarray:
     """Codes that ``scq-gpu encode`` wrote, left on disk until they are used; None means all bits of their bytes."""
-    if path.suffix not in (".npy", ".bin"):
-        raise ValueError(f"{path} has the ending {path.suffix!r}; codes are .npy, .bin or an index (.safetensors)")
+    if path.suffix not in (".npy", ".bin", *TABLES):
+        known = ", ".join([".npy", ".bin", *TABLES])
+        raise ValueError(f"{path} has the ending {path.suffix!r}; codes are {known} or an index (.safetensors)")
+    if path.suffix in TABLES:
+        codes, _, made_for = read_table(path)
+        if n_bits not in (None, made_for):
+            raise ValueError(f"{path} holds codes of {made_for} bits, and {n_bits} are wanted")
+        return codes
     if path.suffix == ".npy":
         codes = load_array(path)
         n_bits = n_bits or 8 * max(1, codes.shape[1] if codes.ndim == 2 else 1)

@@ -16,12 +16,13 @@ from scq_gpu._core.arrays import Array, device_of, from_host, is_array, namespac
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import on_device_of_arguments
 from scq_gpu._core.factors import FACTOR_BYTES
-from scq_gpu._core.validate import METRICS, check_choice, check_ids, check_integer, check_rows
+from scq_gpu._core.validate import METRICS, check_choice, check_integer, check_rows
 from scq_gpu.encoders.base import LinearEncoder, from_tensors
 from scq_gpu.encoders.scq import OgE
 from scq_gpu.rows.normalized import NormalizedRows
 from scq_gpu.rows.sources import RowSource, memory_map, open_rows
 from scq_gpu.search import index_file
+from scq_gpu.search.ids import as_words, check_ids, from_bytes, is_text, numbers_after, to_bytes
 from scq_gpu.search.index import HammingIndex
 from scq_gpu.search.rescoring import rescore, take_rows
 
@@ -68,8 +69,8 @@ class VectorIndex:
         Squared Euclidean distance, one minus the cosine, or the negative inner product: small is near.
     encoder : encoder, optional
         Used if it is fitted, else fitted to X; by default ``OgE(n_bits)``.
-    ids : array (n,) of integers, optional
-        Unique, 0 or more. By default the rows are numbered 0, 1, 2, ...
+    ids : array (n,) of integers or strings, optional
+        Unique; integers are 0 or more. By default the rows are numbered 0, 1, 2, ...
     keep_vectors : bool, default=True
         Whether vectors are kept, to order candidates exactly. Without, distances are estimates from codes alone.
     factors : bool, default=False
@@ -167,7 +168,9 @@ class VectorIndex:
         )
 
     @on_device_of_arguments
-    def search(self, queries: Array, k: int = 10, *, candidates: int | None = None) -> tuple[Array, Array]:
+    def search(
+        self, queries: Array, k: int = 10, *, candidates: int | None = None, allowed: Any = None
+    ) -> tuple[Array, Array]:
         """The k nearest vectors of each query.
 
         Parameters
@@ -177,14 +180,17 @@ class VectorIndex:
         candidates : int, optional
             How many vectors to read and order per query, of those that the codes find; by default 20 k, and 200 at the
             least. More find more of the true neighbors and take longer.
+        allowed : array of ids, or boolean mask (n,), optional
+            What may be found: some ids, of which those that are not in the index are passed over, or a mask in the
+            order of `ids`. Candidates are sought among these alone.
 
         Returns
         -------
         distances : array (q, k)
             Ascending, by the metric: exact where vectors are kept, otherwise estimates. inf where there are fewer than
             k vectors.
-        ids : array (q, k) of int64
-            Lowest id first inside a distance; -1 where there are fewer than k vectors.
+        ids : array (q, k) of int64, or of strings if ids are strings (then NumPy's, wherever the queries are)
+            Lowest id first inside a distance; -1, or the empty string, where there are fewer than k vectors.
         """
         k = check_integer(k, name="k", minimum=1)
         with self._lock:  # one moment: what is found is what is looked up
@@ -196,22 +202,27 @@ class VectorIndex:
         wanted = max(_RESCORED * k, _LEAST_RESCORED) if candidates is None else candidates
         m = k if vectors is None else max(k, check_integer(wanted, name="candidates", minimum=1))
         prepared = _concatenated(self._prepared(Q, label="queries"))
-        distances, ids = index.search_asymmetric(self.encoder, prepared, m, metric=self.metric)
+        distances, places, state = index._nearest(self.encoder, prepared, m, metric=self.metric, allowed=allowed)
         if vectors is None:
-            return distances, ids
+            return distances, state.to_ids(places)
+        place = to_host(places)
         order = np.argsort(ids_of_rows, kind="stable")
-        known = ids_of_rows[order]
-        found = to_host(ids)
-        at = np.minimum(np.searchsorted(known, found), len(known) - 1)
-        rows = np.where((found >= 0) & (known[at] == found), order[at], -1)
+        row_of = order[np.searchsorted(ids_of_rows[order], state.known)]  # of each code, which row its vector is
+        rows = np.where(place >= 0, row_of[place], -1) if len(row_of) else np.full_like(place, -1)
         distances, rows = rescore(Q, vectors, rows, metric=self.metric)
         near, chosen = to_host(distances), to_host(rows)
-        found = np.where(chosen >= 0, ids_of_rows[np.maximum(chosen, 0)], -1)
+        none = b"" if is_text(ids_of_rows) else -1
+        found = np.where(chosen >= 0, ids_of_rows[np.maximum(chosen, 0)], none)
         best = np.lexsort((found, near), axis=1)[:, :k]  # rows of equal distance came by row number
+        near, found = (np.take_along_axis(x, best, axis=1) for x in (near, found))
         xp, device = namespace(distances), device_of(distances)
-        answer = (np.take_along_axis(x, best, axis=1) for x in (near, found))
-        d_best, id_best = (from_host(x, xp=xp, device=device) for x in answer)
-        return d_best, id_best
+        d_best = from_host(near, xp=xp, device=device)
+        return d_best, as_words(found) if is_text(found) else from_host(found, xp=xp, device=device)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The ids of all vectors, ascending."""
+        return np.zeros(0, dtype=np.int64) if self._index is None else self._index.ids
 
     def add(self, X: Any, ids: Array | None = None) -> Self:
         """Add vectors, encoded by the encoder as it is.
@@ -219,8 +230,8 @@ class VectorIndex:
         Parameters
         ----------
         X : array (n, d), memory map, path, or what `scq_gpu.io.open_rows` gives
-        ids : array (n,) of integers, optional
-            By default the numbers after the largest id so far.
+        ids : array (n,) of integers or strings, optional
+            By default the numbers after the largest id so far; where ids are strings, they must be given.
 
         Returns
         -------
@@ -231,22 +242,22 @@ class VectorIndex:
         part = None if self._vectors is None else _readable(rows)
         codes = self._encode(rows)
         with self._lock:
-            n = rows.shape[0]
-            start = int(self._ids_of_rows.max()) + 1 if len(self._ids_of_rows) else 0
-            if ids is None and start + n > np.iinfo(np.int64).max:
-                raise ValueError(f"no ids are left after the largest, {start - 1}; pass ids")
-            new = np.arange(start, start + n) if ids is None else check_ids(ids, n=n)
-            live = np.zeros(0, dtype=np.int64) if self._index is None else self._index.ids
-            clash = np.intersect1d(live, new)
-            if clash.size:
-                raise ValueError(f"id {clash[0]} is in the index already; ids must be unique")
-            if self._index is None:
-                self._index = HammingIndex(codes, self.n_bits, None if ids is None else new, encoder=self.encoder)
+            n, known = rows.shape[0], self._ids_of_rows
+            live = known[:0] if self._index is None else self._index._state.known
+            if ids is None:
+                new = numbers_after(np.sort(known), n) if len(live) or not is_text(known) else np.arange(n)
             else:
-                self._index.add(codes, None if ids is None and self._index._numbers_rows else new)
-            if self._vectors is not None:
-                self._vectors = _Vectors((*self._vectors.parts, part))
-            self._ids_of_rows = np.concatenate([self._forget(new), new])
+                new = check_ids(ids, n=n, like=live)
+            clash = np.intersect1d(live, new) if len(live) else live[:0]
+            if clash.size:
+                raise ValueError(f"id {as_words(clash)[0]} is in the index already; ids must be unique")
+            if self._index is None:
+                self._index = HammingIndex(
+                    codes, self.n_bits, None if ids is None else as_words(new), encoder=self.encoder
+                )
+            else:
+                self._index.add(codes, None if ids is None and self._index._numbers_rows else as_words(new))
+            self._append(part, new)
         return self
 
     def remove(self, ids: Array) -> Self:
@@ -254,7 +265,7 @@ class VectorIndex:
 
         Parameters
         ----------
-        ids : array (m,) of integers
+        ids : array (m,) of integers or strings
 
         Returns
         -------
@@ -267,9 +278,47 @@ class VectorIndex:
             self._index.remove(ids)
         return self
 
-    def _forget(self, new: np.ndarray) -> np.ndarray:
-        """Ids of the rows so far; those of removed rows whose ids are given anew are marked as nobody's."""
-        return np.where(np.isin(self._ids_of_rows, new), -1 - np.arange(len(self._ids_of_rows)), self._ids_of_rows)
+    def update(self, ids: Array, X: Any) -> Self:
+        """Replace vectors by id; each must be there.
+
+        Parameters
+        ----------
+        ids : array (m,) of integers or strings
+        X : array (m, d), memory map, path, or what `scq_gpu.io.open_rows` gives
+
+        Returns
+        -------
+        VectorIndex
+            The index itself.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> X = np.random.default_rng(0).normal(size=(500, 16)).astype(np.float32)
+        >>> index = scq.VectorIndex(X, n_bits=16, random_state=0).update([3], -X[:1])
+        >>> int(index.search(-X[:1], k=1)[1][0, 0])
+        3
+        """
+        rows = _as_input(X)
+        part = None if self._vectors is None else _readable(rows)
+        codes = self._encode(rows)
+        with self._lock:
+            if self._index is None:
+                raise KeyError("the index is empty, so nothing can be updated")
+            self._index.update(ids, codes)
+            self._append(part, check_ids(ids, n=rows.shape[0]))
+        return self
+
+    def _append(self, part: Any, new: np.ndarray) -> None:
+        """Vectors behind those there are; rows that had these ids before, removed or replaced, become nobody's."""
+        if self._vectors is not None:
+            self._vectors = _Vectors((*self._vectors.parts, part))
+        known = self._ids_of_rows
+        if is_text(known) != is_text(new):  # nobody's: kinds mix only where nothing is left of the first
+            known = np.full(len(known), b"" if is_text(new) else -1, dtype=new.dtype)
+        elif len(known):
+            known = np.where(np.isin(known, new), b"" if is_text(new) else -1, known)
+        self._ids_of_rows = np.concatenate([known, new])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index to one safetensors file: codes, ids, encoder, and vectors that are in memory.
@@ -302,7 +351,7 @@ class VectorIndex:
         shapes = {name: list(x.shape) for name, x in tensors.items()}
         metadata = {"metric": self.metric, "encoder": json.dumps(facts), "encoder_shapes": json.dumps(shapes)}
         if vectors is not None and vectors.parts:
-            extra["rows"] = [ids_of_rows]
+            extra["rows"] = [to_bytes(ids_of_rows)]
             file = _file_of(vectors.parts[0]) if len(vectors.parts) == 1 else None
             if file is not None:
                 metadata["vectors"] = str(file)
@@ -350,7 +399,9 @@ class VectorIndex:
         index.metric, index.encoder = made_for, encoder
         index.factors, index._lock = stored.factors is not None, threading.Lock()
         index._index = HammingIndex.from_stored(stored, encoder=index.encoder)
-        index._ids_of_rows = np.array(stored.extra.get("rows", index._index.ids))
+        index._ids_of_rows = np.array(
+            from_bytes(stored.extra["rows"]) if "rows" in stored.extra else index._index._state.known
+        )
         index._vectors = None
         found = vectors if vectors is not None else stored.extra.get("vectors", facts.get("vectors"))
         if vectors is None and isinstance(found, str) and not os.path.exists(found):

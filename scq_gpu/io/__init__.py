@@ -1,6 +1,7 @@
 """Files: rows to fit on and to encode (`open_rows`), models, codes of whole files, and other software's formats."""
 
+from scq_gpu.io.code_tables import read_codes
 from scq_gpu.io.models import ModelFileError
 from scq_gpu.rows.sources import RowFileError, RowSource, open_rows
 
-__all__ = ["ModelFileError", "RowFileError", "RowSource", "open_rows"]
+__all__ = ["ModelFileError", "RowFileError", "RowSource", "open_rows", "read_codes"]

@@ -29,6 +29,7 @@ from scq_gpu._core.invalid import ON_INVALID, InvalidRowsWarning, fill_invalid, 
 from scq_gpu._core.validate import check_choice, check_integer
 from scq_gpu._core.warn import warn_caller
 from scq_gpu._version import __version__
+from scq_gpu.io.code_tables import TABLES, check_id_column, write_table
 from scq_gpu.io.models import digest
 from scq_gpu.rows.sources import ArrayRows, Paths, RowSource, open_rows, read_ahead
 
@@ -46,6 +47,7 @@ def encode_file(
     source: Paths,
     out: str | os.PathLike[str],
     *,
+    id_column: str | None = None,
     overwrite: bool = False,
     block_rows: int | None = None,
     on_invalid: str = "raise",
@@ -62,8 +64,12 @@ def encode_file(
     encoder : fitted encoder
     source : path, list of paths, or what `scq_gpu.io.open_rows` returned
     out : path
-        ``.npy``: an array (n, ceil(n_bits / 8)) of uint8; ``.bin``: its bytes alone. Until it is complete there is only
-        ``<out>.partial`` and ``<out>.partial.json`` beside it.
+        ``.npy``: an array (n, ceil(n_bits / 8)) of uint8; ``.bin``: its bytes alone; ``.parquet``, ``.arrow`` or
+        ``.feather``: a table with a column ``code`` of fixed-size binaries, see `scq_gpu.io.read_codes`. Until it is
+        complete there is only ``<out>.partial`` and ``<out>.partial.json`` beside it.
+    id_column : str, optional
+        A column of integers or strings in a Parquet or Arrow source, which is written beside the codes; ``out`` is a
+        table then.
     overwrite : bool, default=False
         Whether ``out`` may exist; it is replaced when the new file is complete.
     block_rows : int, optional
@@ -98,6 +104,7 @@ def encode_file(
         block_rows = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.dtype.itemsize))
     check_integer(block_rows, name="block_rows", minimum=1)
     _check_out(out, rows, overwrite=overwrite)
+    check_id_column(rows, id_column, out)
     width = encoder.encode(rows.sample()).shape[1]  # also refuses an encoder that does not fit the rows
     job = {
         "encoder": _encoder_digest(encoder),
@@ -108,7 +115,7 @@ def encode_file(
     }
     with _Partial(out, job, rows) as partial:
         _encode_rest(encoder, rows, partial, block_rows=block_rows, progress=progress)
-        partial.finish(overwrite=overwrite)
+        partial.finish(overwrite=overwrite, n_bits=encoder.n_bits, id_column=id_column)
     if partial.invalid:
         bad = np.load(_report_path(out), mmap_mode="r")
         where = f"; all are in {_report_path(out)}"
@@ -200,8 +207,8 @@ class _Partial:
                 self._save()
                 self._saved = time.monotonic()
 
-    def finish(self, *, overwrite: bool) -> None:
-        """Give the file its name."""
+    def finish(self, *, overwrite: bool, n_bits: int, id_column: str | None = None) -> None:
+        """Give the file its name; what is to be a table is written anew, with the ids of the rows."""
         with self._writing():
             if self.job["on_invalid"] == "skip" and self.invalid:
                 os.lseek(self._file, 0, os.SEEK_SET)
@@ -216,10 +223,22 @@ class _Partial:
                     np.save(file, self._read_list())
             elif overwrite:
                 report.unlink(missing_ok=True)
-            os.replace(self._path, self.out)
+            if self.out.suffix in TABLES:
+                self._save()  # all codes are there, whatever becomes of the table
+                self._write_table(n_bits, id_column)
+                self._path.unlink()
+            else:
+                os.replace(self._path, self.out)
             self._list_path.unlink(missing_ok=True)
             self._journal.unlink(missing_ok=True)
         sync_folder(self.out.parent)
+
+    def _write_table(self, n_bits: int, id_column: str | None) -> None:
+        width, skip = int(self.job["code_bytes"]), self.job["on_invalid"] == "skip"
+        dropped = self._read_list() if skip and self._list is not None else np.zeros(0, dtype=np.int64)
+        shape = (self.done - len(dropped), width)
+        codes = np.memmap(self._path, dtype=np.uint8, mode="r", shape=shape) if shape[0] else np.zeros(shape, np.uint8)
+        write_table(self.out, codes, n_bits=n_bits, rows=self._rows, id_column=id_column, dropped=dropped)
 
     def _size(self, rows: int) -> int:
         """Bytes of the header and the codes of that many rows of the source."""
@@ -384,8 +403,11 @@ def _refuse_foreign(path: Path, *, empty_only: bool = True) -> None:
 
 
 def _check_out(out: Path, rows: RowSource, *, overwrite: bool) -> None:
-    if out.suffix not in (".npy", ".bin"):
-        raise ValueError(f"out={str(out)!r} must end in .npy (an array of uint8) or .bin (its bytes alone)")
+    if out.suffix not in (".npy", ".bin", *TABLES):
+        raise ValueError(
+            f"out={str(out)!r} must end in .npy (an array of uint8) or .bin (its bytes alone), or in "
+            f"{', '.join(TABLES)} (a table)"
+        )
     if not out.parent.is_dir():
         raise FileNotFoundError(f"cannot write {out}: the folder {out.parent} does not exist")
     if out.is_dir():

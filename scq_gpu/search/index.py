@@ -6,7 +6,7 @@ import copy
 import hashlib
 import os
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Self, overload
 
 import numpy as np
@@ -15,36 +15,22 @@ from numpy.typing import NDArray
 from scq_gpu._core.arrays import Array, device_of, from_host, namespace, to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import on_device_of, on_device_of_arguments, to_device
-from scq_gpu._core.factors import FACTOR_BYTES, RowFactors, split_factors
-from scq_gpu._core.interrupt import interruptible
+from scq_gpu._core.factors import FACTOR_BYTES, split_factors
 from scq_gpu._core.validate import (
     DISTANCES,
     check_choice,
-    check_ids,
     check_index_codes,
     check_integer,
     check_padding_room,
     check_real,
 )
-from scq_gpu.kernels import asymmetric
 from scq_gpu.kernels.search import searcher
 from scq_gpu.search import index_file, multi_index
-from scq_gpu.search.scoring import QueryScores, score_queries
+from scq_gpu.search.ids import as_words, check_ids, count_ids, numbers_after, to_bytes
+from scq_gpu.search.scoring import nearest_by_scores, score_queries
+from scq_gpu.search.state import State
 
 __all__ = ["HammingIndex"]
-
-
-@dataclass(frozen=True)
-class _State:
-    """The codes at one moment: never changed, only replaced as a whole."""
-
-    parts: tuple[Array, ...]  # codes (n, bytes), in ascending order of ids
-    ids: np.ndarray | None  # ascending, one per row; None: the row number itself
-    factors: tuple[Array, ...] | None  # (n, 2) float16 beside each part
-    made: dict[str, Any] = field(default_factory=dict)  # engine and tables made of these codes when first needed
-
-    def __len__(self) -> int:
-        return sum(part.shape[0] for part in self.parts)
 
 
 class HammingIndex:
@@ -63,8 +49,9 @@ class HammingIndex:
         What ``encoder.encode`` or `scq_gpu.pack` return; with ``encode(X, factors=True)``, four bytes wider. Codes
         without factors are not copied if ids are absent or ascending: a memory map stays a memory map.
     n_bits : int
-    ids : array (n,) of integers, optional
-        Unique, 0 or more. By default the rows are numbered 0, 1, 2, ...
+    ids : array (n,) of integers or strings, optional
+        Unique; integers are 0 or more. By default the rows are numbered 0, 1, 2, ... Strings take as many bytes per
+        code as the longest has in UTF-8.
     distance : {"hamming", "spherical"}
         "spherical" is the distance made for `SpH`: the bits that differ over the ones in common,
         ``|b1 xor b2| / |b1 and b2|``, infinite between codes that differ and have none in common. It is searched by
@@ -98,11 +85,11 @@ class HammingIndex:
         with on_device_of(codes):
             self._state = self._first_state(codes, ids)
 
-    def _first_state(self, codes: Array, ids: Array | None) -> _State:
+    def _first_state(self, codes: Array, ids: Array | None) -> State:
         codes, factors = split_factors(codes, self.n_bits)
         codes = check_index_codes(codes, n_bits=self.n_bits, name="codes")
-        state = _State((codes,), None, None if factors is None else (factors,))
-        return state if ids is None else _numbered(state, check_ids(ids, n=codes.shape[0]))
+        state = State((codes,), None, None if factors is None else (factors,))
+        return state if ids is None else state.numbered(check_ids(ids, n=codes.shape[0]))
 
     def __len__(self) -> int:
         return len(self._state)
@@ -128,7 +115,7 @@ class HammingIndex:
     @property
     def bytes_per_row(self) -> int:
         """Bytes of a code, its factors and its id."""
-        ids = 0 if self._state.ids is None else 8
+        ids = 0 if self._state.ids is None else self._state.ids.dtype.itemsize
         return code_bytes(self.n_bits) + (FACTOR_BYTES if self.has_factors else 0) + ids
 
     @on_device_of_arguments
@@ -139,8 +126,8 @@ class HammingIndex:
         ----------
         codes : array (n, ceil(n_bits / 8)) of uint8
             In the namespace of the codes already there; with factors if and only if those have them.
-        ids : array (n,) of integers, optional
-            By default the numbers after the largest id so far.
+        ids : array (n,) of integers or strings, optional
+            By default the numbers after the largest id so far; where ids are strings, they must be given.
 
         Returns
         -------
@@ -155,37 +142,40 @@ class HammingIndex:
         >>> len(index.add(np.array([[1], [3]], dtype=np.uint8)))
         3
         """
+        new = self._new_codes(codes)
+        m, given = len(new), None
+        with self._lock:
+            state = self._state
+            if ids is not None:
+                given = check_ids(ids, n=m, like=state.known)
+            elif state.ids is not None:
+                given = numbers_after(state.ids, m)
+            parts = tuple(part for part in (*state.parts, *new.parts) if part.shape[0]) or new.parts
+            grown = None
+            if new.factors is not None:
+                grown = tuple(f for f in (*(state.factors or ()), *new.factors) if f.shape[0]) or new.factors
+            added = State(parts, None, grown)
+            if given is not None:
+                added = added.numbered(np.concatenate([state.known, given]) if len(state) else given)
+            self._state = added
+        return self
+
+    def _new_codes(self, codes: Array) -> State:
+        """Codes that fit those of the index, without ids."""
         codes, factors = split_factors(codes, self.n_bits)
         codes = check_index_codes(codes, n_bits=self.n_bits, name="codes")
         self._check_namespace(codes, name="codes")
         if (factors is not None) != self.has_factors and len(self):
             there, here = ("with", "without") if self.has_factors else ("without", "with")
             raise ValueError(f"the index holds codes {there} factors and these come {here}; encode them alike")
-        new = None if ids is None else check_ids(ids, n=codes.shape[0])
-        with self._lock:
-            state = self._state
-            n, m = len(state), codes.shape[0]
-            if new is None and state.ids is not None:
-                start = int(state.ids[-1]) + 1 if n else 0
-                if start + m > np.iinfo(np.int64).max:
-                    raise ValueError(f"no ids are left after the largest, {start - 1}; pass ids")
-                new = np.arange(start, start + m, dtype=np.int64)
-            parts = tuple(part for part in (*state.parts, codes) if part.shape[0]) or (codes,)
-            grown = None
-            if factors is not None:
-                grown = tuple(f for f in (*(state.factors or ()), factors) if f.shape[0]) or (factors,)
-            added = _State(parts, None, grown)
-            if new is not None:
-                added = _numbered(added, np.concatenate([np.arange(n) if state.ids is None else state.ids, new]))
-            self._state = added
-        return self
+        return State((codes,), None, None if factors is None else (factors,))
 
     def remove(self, ids: Array) -> Self:
         """Remove codes by id.
 
         Parameters
         ----------
-        ids : array (m,) of integers
+        ids : array (m,) of integers or strings
             Each must be there.
 
         Returns
@@ -201,24 +191,58 @@ class HammingIndex:
         >>> index.search(np.array([[1]], dtype=np.uint8), k=2)
         (array([[1, 1]], dtype=int32), array([[0, 2]]))
         """
-        gone = check_ids(ids, n=np.size(to_host(ids) if hasattr(ids, "shape") else ids))
         with self._lock:
             state = self._state
-            known = np.arange(len(state)) if state.ids is None else state.ids
-            missing = gone[~np.isin(gone, known)]
-            if missing.size:
-                raise KeyError(f"id {missing[0]} is not in the index, so it cannot be removed")
-            kept = np.flatnonzero(~np.isin(known, gone))
+            gone = check_ids(ids, n=count_ids(ids), like=state.known)
+            rows = np.delete(np.arange(len(state)), state.rows_of(gone, purpose="removed"))
             with on_device_of(state.parts[0]):
-                self._state = replace(_taken(_joined(state, copy=True), kept), ids=known[kept])
+                self._state = replace(state.taken(rows), ids=state.known[rows])
+        return self
+
+    @on_device_of_arguments
+    def update(self, ids: Array, codes: Array) -> Self:
+        """Replace codes by id.
+
+        Parameters
+        ----------
+        ids : array (m,) of integers or strings
+            Each must be there, and come once.
+        codes : array (m, ceil(n_bits / 8)) of uint8
+            In the namespace of the codes already there; with factors if and only if those have them.
+
+        Returns
+        -------
+        HammingIndex
+            The index itself.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from scq_gpu.search import HammingIndex
+        >>> index = HammingIndex(np.array([[0], [1]], dtype=np.uint8), n_bits=8, ids=["a", "b"])
+        >>> index.update(["a"], np.array([[255]], dtype=np.uint8)).search(np.array([[255]], dtype=np.uint8), k=1)
+        (array([[0]], dtype=int32), array([['a']], dtype='<U1'))
+        """
+        new = self._new_codes(codes)
+        with self._lock:
+            state = self._state
+            changed = check_ids(ids, n=len(new), like=state.known)
+            rows = state.rows_of(changed, purpose="updated")
+            order = np.argsort(rows, kind="stable")
+            if (np.diff(rows[order]) == 0).any():
+                twice = rows[order][np.flatnonzero(np.diff(rows[order]) == 0)[0]]
+                raise ValueError(
+                    f"id {as_words(state.known)[twice]} is given to more than one code; ids must be unique"
+                )
+            self._state = state.updated(rows, new)
         return self
 
     @overload
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, NDArray[np.int64]]: ...
+    def search(self, queries: np.ndarray, k: int, *, allowed: Any = None) -> tuple[np.ndarray, NDArray[np.int64]]: ...
     @overload
-    def search(self, queries: Array, k: int) -> tuple[Array, Array]: ...
+    def search(self, queries: Array, k: int, *, allowed: Any = None) -> tuple[Array, Array]: ...
     @on_device_of_arguments
-    def search(self, queries: Array, k: int) -> tuple[Array, Array]:
+    def search(self, queries: Array, k: int, *, allowed: Any = None) -> tuple[Array, Array]:
         """The k nearest codes of each query.
 
         Parameters
@@ -226,14 +250,17 @@ class HammingIndex:
         queries : array (q, ceil(n_bits / 8)) of uint8
             For example ``encoder.encode(X)``.
         k : int
+        allowed : array of ids, or boolean mask (n,), optional
+            What may be found: some ids, of which those that are not in the index are passed over, or a mask in the
+            order of `ids`. The codes allowed are gathered, then searched: the answer is exact.
 
         Returns
         -------
         distances : array (q, k) of int32
             Ascending; float32 for the spherical distance.
-        ids : array (q, k) of int64
-            Lowest id first inside a distance. Where the index holds fewer than k codes the rest is id -1 at distance
-            ``n_bits + 1``, which no code can have (inf for the spherical distance).
+        ids : array (q, k) of int64, or of strings if ids are strings (then NumPy's, wherever the codes are)
+            Lowest id first inside a distance. Where there are fewer than k codes the rest is id -1 (the empty string
+            among strings) at distance ``n_bits + 1``, which no code can have (inf for the spherical distance).
 
         Examples
         --------
@@ -243,16 +270,19 @@ class HammingIndex:
         >>> index.search(np.array([[1]], dtype=np.uint8), k=3)
         (array([[1, 1, 9]], dtype=int32), array([[50, 70, -1]]))
         """
-        state = self._settled()
+        state = self._settled(allowed)
         queries = self._check_queries(queries, state)
         k = check_integer(k, name="k", minimum=1)
         check_padding_room(k, queries=queries.shape[0], n=len(state))
         if not queries.shape[0] or not len(state):
-            return self._no_answers(queries, k)
-        d, rows = self._engine(queries, state, k=k).knn(queries, list(state.parts), k, n_bits=self.n_bits)
-        return d, _to_ids(rows, state)
+            d, rows = self._no_answers(queries, k)
+        else:
+            d, rows = self._engine(queries, state, k=k).knn(queries, list(state.parts), k, n_bits=self.n_bits)
+        return d, state.to_ids(rows)
 
-    def search_asymmetric(self, encoder: Any, X_query: Array, k: int, *, metric: str = "l2") -> tuple[Array, Array]:
+    def search_asymmetric(
+        self, encoder: Any, X_query: Array, k: int, *, metric: str = "l2", allowed: Any = None
+    ) -> tuple[Array, Array]:
         r"""The k nearest codes to float queries: the query is not rounded to bits, only the database is.
 
         It finds more of the true neighbors than the Hamming distance, as fast, and has few ties. No floats of the
@@ -268,13 +298,15 @@ class HammingIndex:
         metric : {"l2", "cosine", "ip"}, default="l2"
             What the distance estimates: the squared Euclidean distance, one minus the cosine (for an encoder that was
             fitted on normalized rows, codes of such rows, and normalized queries), or the negative inner product.
+        allowed : array of ids, or boolean mask (n,), optional
+            What may be found, as in `search`.
 
         Returns
         -------
         distances : array (q, k) of float32
-            Ascending; inf where the index holds fewer than k codes.
-        ids : array (q, k) of int64
-            Lowest id first inside a distance; -1 where the index holds fewer than k codes.
+            Ascending; inf where there are fewer than k codes.
+        ids : array (q, k) of int64, or of strings
+            Lowest id first inside a distance; -1, or the empty string, where there are fewer than k codes.
 
         Examples
         --------
@@ -286,27 +318,26 @@ class HammingIndex:
         >>> ids.shape
         (2, 3)
         """
-        state = self._settled()
+        d, rows, state = self._nearest(encoder, X_query, k, metric=metric, allowed=allowed)
+        return d, state.to_ids(rows)
+
+    def _nearest(
+        self, encoder: Any, X_query: Array, k: int, *, metric: str, allowed: Any = None
+    ) -> tuple[Array, Array, State]:
+        """Distances, rows, and the codes that rows are of."""
         k = check_integer(k, name="k", minimum=1)
         self._check_encoder(encoder)
-        if not len(state):
+        if not len(self):
             raise ValueError("the index is empty; add codes before searching")
+        state = self._settled(allowed)
         check_padding_room(k, queries=int(X_query.shape[0]) if hasattr(X_query, "shape") else 1, n=len(state))
         scores = score_queries(encoder, X_query, metric=metric, factors=state.factors is not None)
         with on_device_of(state.parts[0]):
-            return self._nearest_by_scores(scores, state, k, metric=metric)
-
-    def _nearest_by_scores(self, scores: QueryScores, state: _State, k: int, *, metric: str) -> tuple[Array, Array]:
-        factors = None
-        if state.factors is not None:
-            offsets = [part[:, 0] if scores.offsets else part[:, 0] * 0 for part in state.factors]
-            factors = RowFactors(offsets, [part[:, 1] for part in state.factors], scores.constants)
-        d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors)
-        xp = namespace(d)
-        d = d * scores.unit + from_host(scores.base, xp=xp, device=device_of(d))[:, None]
-        if metric != "ip":
-            d = xp.where(d > 0, d, xp.zeros_like(d))
-        return d, _to_ids(_lowest_first(d, rows), state)
+            if not len(state):
+                xp, device, shape = namespace(state.parts[0]), device_of(state.parts[0]), (len(scores.gain), k)
+                none = xp.full(shape, -1, dtype=xp.int64, device=device)
+                return xp.full(shape, xp.inf, dtype=xp.float32, device=device), none, state
+            return *nearest_by_scores(scores, state, k, metric=metric), state
 
     @overload
     def range_search(
@@ -356,7 +387,7 @@ class HammingIndex:
         xp, device = namespace(queries), device_of(queries)
         found = (from_host(x, xp=xp, device=device) for x in (offsets, rows[order], d[order]))
         offsets, rows, d = found
-        return offsets, _to_ids(rows, state), d
+        return offsets, state.to_ids(rows), d
 
     def prepare(self, radius: int) -> bool:
         """Build the tables for `range_search` now rather than when they have paid for themselves.
@@ -404,13 +435,13 @@ class HammingIndex:
         """Codes, ids and factors on the host, codes and factors in parts: what index files hold."""
         state = self._state
         factors = None if state.factors is None else [to_host(part) for part in state.factors]
-        return [to_host(part) for part in state.parts], state.ids, factors
+        ids = None if state.ids is None else to_bytes(state.ids)
+        return [to_host(part) for part in state.parts], ids, factors
 
     @property
     def ids(self) -> np.ndarray:
         """The ids of all codes, ascending."""
-        state = self._state
-        return np.arange(len(state)) if state.ids is None else np.array(state.ids)
+        return np.array(as_words(self._state.known))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str | None = None, verify: bool = False) -> HammingIndex:
@@ -439,10 +470,10 @@ class HammingIndex:
         index._fingerprint = stored.facts.get("encoder") if encoder is None else _fingerprint(encoder)
         index._lock = threading.Lock()
         codes, factors = (x if x is None or device in (None, "cpu") else to_device(x, device) for x in stored[:2])
-        index._state = _State((codes,), stored.ids, None if factors is None else (factors,))
+        index._state = State((codes,), stored.ids, None if factors is None else (factors,))
         return index
 
-    def _check_queries(self, queries: Array, state: _State) -> Array:
+    def _check_queries(self, queries: Array, state: State) -> Array:
         queries = check_index_codes(queries, n_bits=self.n_bits, name="queries")
         self._check_namespace(queries, name="queries")
         return queries
@@ -488,13 +519,16 @@ class HammingIndex:
         self._settled()
         return copy.copy(self)
 
-    def _settled(self) -> _State:
-        """The codes now, parts added since the last search joined; a memory map stays apart."""
+    def _settled(self, allowed: Any = None) -> State:
+        """The codes now, or those of them allowed; parts added since the last search are joined, but memory maps."""
         with self._lock, on_device_of(self._state.parts[0]):
-            self._state = _joined(self._state)
-            return self._state
+            self._state = state = self._state.joined()
+        if allowed is None:
+            return state
+        with on_device_of(state.parts[0]):
+            return state.allowed(allowed)
 
-    def _within(self, queries: Array, state: _State, radius: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _within(self, queries: Array, state: State, radius: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All pairs (query, distance, row), by tables where they are there or have become worth building."""
         tables = self._tables(state, radius, queries=queries.shape[0])
         found: Any = None if tables is None else tables.within(queries, radius)
@@ -503,7 +537,7 @@ class HammingIndex:
         query, d, rows = found
         return query, d, rows
 
-    def _tables(self, state: _State, radius: Any, *, queries: int = 0, build: bool = False) -> Any:
+    def _tables(self, state: State, radius: Any, *, queries: int = 0, build: bool = False) -> Any:
         """The tables for a radius; None where they do not help, or have not paid for themselves yet.
 
         They are built once the scans that they would have saved have cost as much.
@@ -511,20 +545,9 @@ class HammingIndex:
         if self.distance == "spherical" or not isinstance(state.parts[0], np.ndarray):
             return None
         with self._lock:
-            plans = state.made.setdefault("plans", {})
-            if radius not in plans:
-                plans[radius] = multi_index.plan(list(state.parts), self.n_bits, radius)
-            plan = plans[radius]
-            if plan is None:
-                return None
-            state.made["saved"] = state.made.get("saved", 0.0) + queries * (len(state) - plan.query_cost)
-            built, tables = state.made.get("tables", (-1, None))
-            if built < radius and (build or state.made["saved"] > plan.build_cost):
-                tables = interruptible(multi_index.MultiIndex, list(state.parts), plan)
-                state.made["tables"] = built, tables = radius, tables
-            return tables if radius <= built else None
+            return multi_index.tables(state.made, list(state.parts), self.n_bits, radius, queries=queries, build=build)
 
-    def _engine(self, queries: Array, state: _State, *, k: int = 1) -> Any:
+    def _engine(self, queries: Array, state: State, *, k: int = 1) -> Any:
         """What searches for these queries; an engine that lays the codes out for itself is kept."""
         engine = searcher(queries, queries.shape[0] * len(state), k=min(k, len(state)), distance=self.distance)
         if not isinstance(engine, type):
@@ -533,61 +556,6 @@ class HammingIndex:
             if "engine" not in state.made:
                 state.made["engine"] = engine(list(state.parts))
             return state.made["engine"]
-
-
-def _joined(state: _State, *, copy: bool = False) -> _State:
-    """The same codes in one part; a memory map stays apart unless ``copy`` says so."""
-    mapped = 0 if copy or not isinstance(state.parts[0], np.memmap) else 1
-    if len(state.parts) - mapped <= 1:
-        return state
-    xp = namespace(state.parts[0])
-
-    def join(parts: tuple[Array, ...]) -> tuple[Array, ...]:
-        return (*parts[:mapped], xp.concat(list(parts[mapped:]), axis=0))
-
-    return _State(join(state.parts), state.ids, None if state.factors is None else join(state.factors))
-
-
-def _taken(state: _State, rows: np.ndarray) -> _State:
-    """Some rows of a state of one part, in the order given."""
-    xp = namespace(state.parts[0])
-    numbers = from_host(rows, xp=xp, device=device_of(state.parts[0]))
-    parts = (xp.take(state.parts[0], numbers, axis=0),)
-    return _State(parts, None, None if state.factors is None else (xp.take(state.factors[0], numbers, axis=0),))
-
-
-def _numbered(state: _State, ids: np.ndarray) -> _State:
-    """The rows with these ids, in their order, so that the lowest row is the lowest id."""
-    order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if twice.size:
-        raise ValueError(f"id {ordered[twice[0]]} is given to more than one code; ids must be unique")
-    if not (np.diff(ids) > 0).all():
-        state = _taken(_joined(state, copy=True), order)
-    return replace(state, ids=ordered)
-
-
-def _to_ids(rows: Array, state: _State) -> Array:
-    if state.ids is None:
-        return rows
-    found = to_host(rows)
-    ids = np.where(found >= 0, state.ids[found], -1)
-    return from_host(ids, xp=namespace(rows), device=device_of(rows))
-
-
-def _lowest_first(d: Array, rows: Array) -> Array:
-    """The rows of ascending distances (q, k), lowest first also inside distances that rounding has made equal."""
-    near, found = to_host(d), to_host(rows)
-    wrong = np.flatnonzero(
-        ((near[:, 1:] == near[:, :-1]) & (found[:, 1:] < found[:, :-1]) & (found[:, 1:] >= 0)).any(1)
-    )
-    if not wrong.size:
-        return rows
-    found = np.array(found)
-    last = np.where(found[wrong] < 0, np.iinfo(np.int64).max, found[wrong])
-    found[wrong] = np.take_along_axis(found[wrong], np.lexsort((last, near[wrong]), axis=1), axis=1)
-    return from_host(found, xp=namespace(rows), device=device_of(rows))
 
 
 def _fingerprint(encoder: Any) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 from scq_gpu._core.bits import BIT_CONTRACT, code_bytes
 from scq_gpu._core.files import replacing
 from scq_gpu._core.validate import DISTANCES
+from scq_gpu.search.ids import as_words, from_bytes, is_text
 
 FORMAT, VECTOR_FORMAT = "scq_gpu.HammingIndex v1", "scq_gpu.VectorIndex v1"
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -63,7 +64,7 @@ def write(
     format: str = FORMAT,
 ) -> None:
     """Write codes, ids, factors and further tensors, each in parts, all or nothing."""
-    tensors: dict[str, list[np.ndarray]] = {} if ids is None else {"ids": [ids.astype("<i8", copy=False)]}
+    tensors: dict[str, list[np.ndarray]] = {} if ids is None else {"ids": [ids]}
     tensors |= {name: list(parts) for name, parts in (extra or {}).items()}
     if factors is not None:
         tensors["factors"] = [part.astype("<f2", copy=False) for part in factors]
@@ -147,11 +148,12 @@ def read(path: str | os.PathLike[str], *, format: str = FORMAT, verify: bool = F
         codes = arrays["codes"]
         if n_bits < 1 or codes.ndim != 2 or codes.shape[1] != code_bytes(n_bits) or codes.dtype != np.uint8:
             raise ValueError(f"codes {codes.shape} do not hold {n_bits} bits")
-        if "ids" in arrays and arrays["ids"].shape != codes.shape[:1]:
+        if "ids" in arrays and arrays["ids"].shape[:1] != codes.shape[:1]:
             raise ValueError("ids and codes differ in length")
         if "factors" in arrays and arrays["factors"].shape != (codes.shape[0], 2):
             raise ValueError("factors and codes differ in length")
         if "ids" in arrays:
+            arrays["ids"] = from_bytes(arrays["ids"])
             _check_ids(arrays["ids"])
         if verify:
             _verify(path, text, arrays, header)
@@ -172,6 +174,9 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def _check_ids(ids: np.ndarray) -> None:
+    if is_text(ids):
+        _check_words(ids)
+        return
     if ids.dtype != np.dtype("<i8"):
         raise ValueError(f"its ids are {ids.dtype}, not int64")
     last = -1
@@ -183,6 +188,19 @@ def _check_ids(ids: np.ndarray) -> None:
             kind = "below 0" if piece[at] < 0 else "there twice, or out of order"
             raise ValueError(f"the id {piece[at]} of row {start + at} is {kind}")
         last = int(piece[-1])
+
+
+def _check_words(ids: np.ndarray) -> None:
+    last = b""
+    for start in range(0, len(ids), _PIECE):
+        piece = np.concatenate([[last], ids[start : start + _PIECE]])
+        as_words(piece)  # fails where one is not UTF-8
+        wrong = np.flatnonzero(piece[1:] <= piece[:-1])
+        if wrong.size:
+            raise ValueError(
+                f"the id {piece[1:][wrong[0]]!r} of row {start + wrong[0]} is empty, twice or out of order"
+            )
+        last = piece[-1]
 
 
 def _check_padding(codes: np.ndarray, n_bits: int) -> None:

@@ -14,10 +14,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 
 from scq_gpu._core.arrays import row_slices
+from scq_gpu._core.interrupt import interruptible
 from scq_gpu.kernels.hamming import as_words
 
 # Costs, in distances of a linear scan
@@ -104,6 +106,26 @@ def keys(codes: np.ndarray, lo: int, b: int) -> np.ndarray:
     for i in range(1, last - first + 1):
         value |= codes[:, first + i].astype(np.uint32) << np.uint32(8 * i)
     return (value >> np.uint32(lo % 8)) & np.uint32((1 << b) - 1)
+
+
+def tables(
+    made: dict[str, Any], parts: Parts, n_bits: int, radius: int, *, queries: int = 0, build: bool = False
+) -> MultiIndex | None:
+    """The tables of codes for a radius, kept in ``made``; None where they do not help, or have not paid for themselves.
+
+    They are built once the scans that they would have saved have cost as much, or at once if ``build`` says so.
+    """
+    plans = made.setdefault("plans", {})
+    if radius not in plans:
+        plans[radius] = plan(parts, n_bits, radius)
+    chosen = plans[radius]
+    if chosen is None:
+        return None
+    made["saved"] = made.get("saved", 0.0) + queries * (sum(map(len, parts)) - chosen.query_cost)
+    built, found = made.get("tables", (-1, None))
+    if built < radius and (build or made["saved"] > chosen.build_cost):
+        made["tables"] = built, found = radius, interruptible(MultiIndex, parts, chosen)
+    return found if radius <= built else None
 
 
 class MultiIndex:

@@ -11,7 +11,8 @@ import numpy as np
 from scq_gpu._core.files import natural_order
 from scq_gpu.rows.sources.base import ArrayRows, FileRows, JoinedRows, RowFileError, RowSource, read_ahead
 from scq_gpu.rows.sources.binary import BinRows, NpyRows, NpzRows, VecsRows
-from scq_gpu.rows.sources.stores import Hdf5Rows, ParquetRows, ZarrRows
+from scq_gpu.rows.sources.stores import Hdf5Rows, ZarrRows
+from scq_gpu.rows.sources.tables import ArrowRows, ParquetRows
 
 __all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "open_rows", "read_ahead"]
 
@@ -21,6 +22,8 @@ _FORMATS: dict[str, type[FileRows]] = {
     **dict.fromkeys(BinRows.TYPES, BinRows),
     **dict.fromkeys(VecsRows.TYPES, VecsRows),
     ".parquet": ParquetRows,
+    ".arrow": ArrowRows,
+    ".feather": ArrowRows,
     ".h5": Hdf5Rows,
     ".hdf5": Hdf5Rows,
     ".zarr": ZarrRows,
@@ -34,7 +37,7 @@ def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSou
     """Open a file of rows, to be read in blocks whenever ``fit`` or ``encode`` goes through them.
 
     The format goes by the ending: ``.npy``, ``.npz``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.fvecs``, ``.bvecs``,
-    ``.parquet``, ``.h5``, ``.hdf5`` or ``.zarr``. The last four need the extra ``io``.
+    ``.parquet``, ``.arrow``, ``.feather``, ``.h5``, ``.hdf5`` or ``.zarr``. The last six need the extra ``io``.
 
     Parameters
     ----------
@@ -43,7 +46,7 @@ def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSou
         ``part-10``); or a list of those, joined in the order given.
     name : str or list of str, optional
         What to take where a file holds several: an array of an ``.npz`` archive, HDF5 file or Zarr store, or of a
-        Parquet file one column of lists or a list of numeric columns.
+        Parquet or Arrow file one column of lists or a list of numeric columns.
 
     Returns
     -------

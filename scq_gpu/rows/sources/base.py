@@ -49,6 +49,16 @@ class RowSource(abc.ABC):
     def identity(self) -> list[dict[str, Any]]:
         """What tells these rows from others, ready for JSON."""
 
+    def id_type(self, column: str) -> Any:
+        """The Arrow type of a column of ids; refused where there are no columns."""
+        raise RowFileError(
+            f"{self.label} has no columns, so no ids in {column!r}; those of Parquet and Arrow files have"
+        )
+
+    def ids(self, column: str, size: int) -> Iterator[Any]:
+        """The ids of all rows, in order, as Arrow arrays of up to some ``size``."""
+        raise NotImplementedError
+
     def sample(self) -> Array:
         """An array like the blocks, of one row, of which only type and device count."""
         return np.zeros((1, self.shape[1]), dtype=self.dtype)
@@ -257,6 +267,21 @@ class JoinedRows(RowSource):
                 inside = max(0, first - (end - part.shape[0]))
                 for block in part.blocks(size, first=inside):
                     yield self._xp.astype(block, self.dtype, copy=False)
+
+    def id_type(self, column: str) -> Any:
+        """The type that all parts have."""
+        types = [(part.id_type(column), part.label) for part in self._parts]
+        for kind, label in types:
+            if kind != types[0][0]:
+                raise RowFileError(
+                    f"{label}: {column!r} is {kind}, in {types[0][1]} it is {types[0][0]}; make them one"
+                )
+        return types[0][0]
+
+    def ids(self, column: str, size: int) -> Iterator[Any]:
+        """Those of each part."""
+        for part in self._parts:
+            yield from part.ids(column, size)
 
     def locate(self, row: int) -> str:
         """In its part, and among all."""
