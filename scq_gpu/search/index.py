@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scq_gpu._core.arrays import Array, device_of, from_host, namespace, to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import on_device_of, on_device_of_arguments, to_device
-from scq_gpu._core.factors import FACTOR_BYTES, split_factors
+from scq_gpu._core.factors import FACTOR_BYTES, RowFactors, split_factors
 from scq_gpu._core.validate import (
     DISTANCES,
     check_choice,
@@ -24,11 +24,12 @@ from scq_gpu._core.validate import (
     check_padding_room,
     check_real,
 )
+from scq_gpu.kernels import asymmetric
 from scq_gpu.kernels.search import searcher
 from scq_gpu.search import index_file, multi_index
 from scq_gpu.search.ids import as_words, check_ids, count_ids, numbers_after, to_bytes
-from scq_gpu.search.scoring import nearest_by_scores, score_queries
-from scq_gpu.search.state import State
+from scq_gpu.search.scoring import QueryScores, score_queries
+from scq_gpu.search.state import State, lowest_first
 
 __all__ = ["HammingIndex"]
 
@@ -337,7 +338,7 @@ class HammingIndex:
                 xp, device, shape = namespace(state.parts[0]), device_of(state.parts[0]), (len(scores.gain), k)
                 none = xp.full(shape, -1, dtype=xp.int64, device=device)
                 return xp.full(shape, xp.inf, dtype=xp.float32, device=device), none, state
-            return *nearest_by_scores(scores, state, k, metric=metric), state
+            return *_nearest_by_scores(scores, state, k, metric=metric), state
 
     @overload
     def range_search(
@@ -566,3 +567,17 @@ def _fingerprint(encoder: Any) -> str:
     for name in ("components_", "threshold_"):
         digest.update(np.ascontiguousarray(to_host(getattr(encoder, name)), dtype=np.float32).tobytes())
     return digest.hexdigest()
+
+
+def _nearest_by_scores(scores: QueryScores, state: State, k: int, *, metric: str) -> tuple[Array, Array]:
+    """Distances (q, k) and rows (q, k) of the codes of least score, lowest row first inside a distance."""
+    factors = None
+    if state.factors is not None:
+        offsets = [part[:, 0] if scores.offsets else part[:, 0] * 0 for part in state.factors]
+        factors = RowFactors(offsets, [part[:, 1] for part in state.factors], scores.constants)
+    d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors)
+    xp = namespace(d)
+    d = d * scores.unit + from_host(scores.base, xp=xp, device=device_of(d))[:, None]
+    if metric != "ip":
+        d = xp.where(d > 0, d, xp.zeros_like(d))
+    return d, lowest_first(d, rows)

@@ -27,11 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, from_host, is_array, namespace, to_host
-from scq_gpu._core.factors import RowFactors
+from scq_gpu._core.arrays import Array, is_array, to_host
 from scq_gpu._core.validate import METRICS, check_choice, check_projections
-from scq_gpu.kernels import asymmetric
-from scq_gpu.search.state import State, lowest_first
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 _OUTSIDE = 0.5  # share of a row's squared norm outside the span of the map that counts in its distances
@@ -139,17 +136,3 @@ def row_factors(sums: np.ndarray) -> np.ndarray:
 
 def _host(x: Any) -> np.ndarray:
     return np.array(to_host(x) if is_array(x) else x, dtype=np.float64)
-
-
-def nearest_by_scores(scores: QueryScores, state: State, k: int, *, metric: str) -> tuple[Array, Array]:
-    """Distances (q, k) and rows (q, k) of the codes of least score, lowest row first inside a distance."""
-    factors = None
-    if state.factors is not None:
-        offsets = [part[:, 0] if scores.offsets else part[:, 0] * 0 for part in state.factors]
-        factors = RowFactors(offsets, [part[:, 1] for part in state.factors], scores.constants)
-    d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors)
-    xp = namespace(d)
-    d = d * scores.unit + from_host(scores.base, xp=xp, device=device_of(d))[:, None]
-    if metric != "ip":
-        d = xp.where(d > 0, d, xp.zeros_like(d))
-    return d, lowest_first(d, rows)
