@@ -3,6 +3,7 @@
 import inspect
 import json as json_format
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,8 +41,10 @@ def argument(help: str) -> Any:
 
 
 Model = Annotated[Path, argument("Model file, as `scq-gpu fit` writes it.")]
-_FORMATS = "Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .arrow .h5 .zarr, or folders of them."
-Data = Annotated[list[Path], argument(_FORMATS)]
+_FORMATS = (
+    "Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .arrow .h5 .zarr; folders, patterns, URLs of them."
+)
+Data = Annotated[list[str], argument(_FORMATS)]  # not paths: pathlib would make s3:/ of s3://
 
 
 class Lacking(Exception):
@@ -68,7 +71,7 @@ class Session:
 
     labels: Annotated[Path | None, option("Labels of the rows, in order: .npy, .npz, or text, one per line.")] = None
     queries: Annotated[
-        list[Path] | None, option("Rows to search for; if absent, some of the data, taken out of it.")
+        list[str] | None, option("Rows to search for; if absent, some of the data, taken out of it.")
     ] = None
     query_labels: Annotated[Path | None, option("Labels of the queries.")] = None
     n_queries: Annotated[int, option("How many queries to take out of the data.", min=1)] = 300
@@ -105,6 +108,8 @@ class Session:
         """Refuse a path that cannot be written to, before the work starts rather than after it."""
         if path is None:
             return
+        if re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
+            raise ValueError(f"--output {path} is a URL; write to a local file, which can be copied there afterwards")
         known = list(endings)
         if known and path.suffix.lower() not in known:
             raise ValueError(f"{path} has the ending {path.suffix!r}; what can be written is {', '.join(known)}")
@@ -115,7 +120,7 @@ class Session:
         if path.exists() and not self.overwrite:
             raise FileExistsError(f"{path} is there already; pass --overwrite to replace it")
 
-    def open_rows(self, paths: Sequence[Path]) -> Any:
+    def open_rows(self, paths: Sequence[str]) -> Any:
         """Rows of one file or several."""
         name = self.name[0] if self.name and len(self.name) == 1 else self.name or None
         return scq.io.open_rows(paths[0] if len(paths) == 1 else list(paths), name=name)

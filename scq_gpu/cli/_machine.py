@@ -39,7 +39,7 @@ def _top(context: typer.Context, version: Annotated[bool, option("Print the vers
 @command("name")
 def info(
     session: Session,
-    path: Annotated[Path | None, argument("A model, an index, codes or rows; without it, this machine.")] = None,
+    path: Annotated[str | None, argument("A model, an index, codes or rows; without it, this machine.")] = None,
     verify: Annotated[
         bool, option("Read all of the file: compare an index's digests, count rows with NaN or inf.", "--verify")
     ] = False,
@@ -47,15 +47,15 @@ def info(
     """Tell about a file, or about this machine."""
     if path is None:
         session.facts("This machine", _machine())
-    elif path.suffix == ".safetensors":
-        session.facts(str(path), _model_or_index(path, verify=verify))
-    elif path.suffix == ".bin":
-        session.facts(str(path), {"kind": "codes, or other bytes", "bytes": path.stat().st_size})
+    elif path.endswith(".safetensors"):
+        session.facts(path, _model_or_index(Path(path), verify=verify))
+    elif path.endswith(".bin"):
+        session.facts(path, {"kind": "codes, or other bytes", "bytes": Path(path).stat().st_size})
     else:
         rows = session.open_rows([path])
         kind = "codes, or rows of uint8" if rows.dtype == "uint8" else "rows"
         facts = {"kind": kind, "rows": rows.shape[0], "columns": rows.shape[1], "dtype": str(rows.dtype)}
-        session.facts(str(path), facts | (_count_invalid(rows) if verify else {}))
+        session.facts(path, facts | (_count_invalid(rows) if verify else {}))
 
 
 def _count_invalid(rows: Any) -> dict[str, Any]:

@@ -23,13 +23,13 @@ _REPEATS = 5
 _TEXT = {".txt", ".csv", ".labels"}
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
-Rows = Annotated[list[Path], option("Rows to search in; repeat it for several files.", "--data")]
+Rows = Annotated[list[str], option("Rows to search in; repeat it for several files.", "--data")]
 
 
 Metric = Annotated[str, option(f"What near means: {', '.join(METRICS)}.")]
 
 
-def open_task(session: Session, data: list[Path], *, metric: str = "l2") -> Any:
+def open_task(session: Session, data: list[str], *, metric: str = "l2") -> Any:
     """Rows, queries and right answers, from files."""
     y, y_query = _read_labels(session.labels, session.query_labels)
     return scq.evaluation.RetrievalTask(

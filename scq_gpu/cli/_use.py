@@ -21,6 +21,7 @@ from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import to_device
 from scq_gpu._core.files import replace_file
 from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, load_array, option
+from scq_gpu.io.code_files import encode_rows
 from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
 
@@ -42,6 +43,7 @@ def encode(
     id_column: Annotated[
         str | None, option("Column of Parquet or Arrow data to write beside the codes, into a table.")
     ] = None,
+    workers: Annotated[int, option("Processes that read and encode.", min=1)] = 1,
     resume: Annotated[
         bool, option("When stopped, keep what is done (OUTPUT.partial); run again to go on.", "--resume")
     ] = False,
@@ -57,22 +59,25 @@ def encode(
     session.note(f"encoding {n:,} rows of {d:,} {rows.dtype} features to {encoder.n_bits} bits")
     started = time.perf_counter()
     with contextlib.nullcontext() if resume else _no_partial(output):
-        scq.encode_file(
+        done = encode_rows(
             encoder,
             rows,
             output,
             id_column=id_column,
+            workers=workers,
             overwrite=session.overwrite,
             on_invalid=on_invalid,
             progress=not session.quiet,
+            say=session.note,
         )
-    report = output.with_name(f"{output.name}.invalid.npy")
-    invalid = len(np.load(report, mmap_mode="r")) if on_invalid != "raise" and report.exists() else 0
     seconds = time.perf_counter() - started
+    report = output.with_name(f"{output.name}.invalid.npy")
     facts = {"output": output, "rows": n, "n_bits": encoder.n_bits, "bytes_per_row": code_bytes(encoder.n_bits)}
     if on_invalid != "raise":
-        facts |= {"invalid_rows": invalid} | ({"invalid_rows_in": report} if invalid else {})
-    session.summary("Encoded", facts | {"seconds": seconds, "rows_per_second": n / seconds})
+        facts |= {"invalid_rows": done.invalid} | ({"invalid_rows_in": report} if done.invalid else {})
+    if done.earlier:
+        facts |= {"rows_of_earlier_runs": done.earlier}
+    session.summary("Encoded", facts | {"seconds": seconds, "rows_per_second": (n - done.earlier) / seconds})
 
 
 @contextlib.contextmanager
@@ -98,14 +103,14 @@ def search(
     session: Session,
     model: Model,
     codes: Annotated[Path, argument("Codes (.npy, .bin, .parquet, .arrow) or an index (.safetensors).")],
-    queries: Annotated[list[Path], argument("Rows to search for, as for `encode`.")],
+    queries: Annotated[list[str], argument("Rows to search for, as for `encode`.")],
     k: Annotated[int, option("Answers per query.", "-k", min=1)] = 10,
     output: Annotated[Path | None, option("Write all answers: .npz, .csv or .jsonl.", "--output", "-o")] = None,
     asymmetric: Annotated[
         bool, option("Compare projections of the queries, not their bits, with the codes.", "--asymmetric")
     ] = False,
     rescore: Annotated[
-        Path | None, option(f"The rows behind the codes: order {_RESCORED} k answers by their floats.")
+        str | None, option(f"The rows behind the codes: order {_RESCORED} k answers by their floats.")
     ] = None,
 ) -> None:
     """Find the codes nearest to each query."""

@@ -14,24 +14,26 @@ import io as streams
 import json
 import os
 import stat
+import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from scq_gpu._core.arrays import is_array, to_host
 from scq_gpu._core.bits import BIT_CONTRACT
 from scq_gpu._core.files import lock, replace_file, replacing, sync_folder
-from scq_gpu._core.invalid import ON_INVALID, InvalidRowsWarning, fill_invalid, settle_codes
+from scq_gpu._core.invalid import ON_INVALID, InvalidRowsWarning
 from scq_gpu._core.validate import check_choice, check_integer
 from scq_gpu._core.warn import warn_caller
 from scq_gpu._version import __version__
+from scq_gpu.io.block_codes import BlockCodes, Work, encoded_blocks
 from scq_gpu.io.code_tables import TABLES, check_id_column, write_table
 from scq_gpu.io.models import digest
-from scq_gpu.rows.sources import ArrayRows, Paths, RowSource, open_rows, read_ahead
+from scq_gpu.rows.sources import Paths, RowSource, is_url, open_rows
 
 __all__ = ["encode_file"]
 
@@ -39,6 +41,13 @@ _BLOCK_BYTES = 32 << 20
 _JOURNAL_SECONDS = 1.0  # codes of at most this long are made again after a crash
 _SAMPLES = 64  # rows whose checksums the journal keeps at most
 _COMPARED = 8  # of them looked at when a job goes on
+_REASONS = {
+    "encoder": "the encoder is another",
+    "block_rows": "block_rows is another",
+    "code_bytes": "codes are of another width",
+    "on_invalid": "on_invalid is another",
+    "scq_gpu": "another version of scq_gpu began it",
+}
 _OPEN = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -48,6 +57,7 @@ def encode_file(
     out: str | os.PathLike[str],
     *,
     id_column: str | None = None,
+    workers: int = 1,
     overwrite: bool = False,
     block_rows: int | None = None,
     on_invalid: str = "raise",
@@ -70,6 +80,9 @@ def encode_file(
     id_column : str, optional
         A column of integers or strings in a Parquet or Arrow source, which is written beside the codes; ``out`` is a
         table then.
+    workers : int, default=1
+        Processes that read and encode. The file is the same, byte for byte. More than one helps where reading is the
+        slow part (compressed or remote files), and wants ``if __name__ == "__main__":`` around a script.
     overwrite : bool, default=False
         Whether ``out`` may exist; it is replaced when the new file is complete.
     block_rows : int, optional
@@ -79,7 +92,8 @@ def encode_file(
         out of the codes, or give them codes of zeros. The latter two warn at the end, and write the numbers of all such
         rows to ``<out>.invalid.npy``.
     progress : bool, default=True
-        Show rows, rows per second and time left, if standard error is a terminal.
+        Show rows, rows per second and time left, if standard error is a terminal; say in any case if it goes on from
+        what an earlier call left, or why it does not.
 
     Returns
     -------
@@ -97,9 +111,57 @@ def encode_file(
     >>> codes.shape, bool((codes == encoder.encode(X)).all())
     ((1000, 2), True)
     """
+    if is_url(out):
+        raise ValueError(
+            f"out={out!r} is a URL; codes are written to a local file, which can be copied there afterwards"
+        )
     out = Path(out)
+    encode_rows(
+        encoder,
+        open_rows(source),
+        out,
+        id_column=id_column,
+        workers=workers,
+        overwrite=overwrite,
+        block_rows=block_rows,
+        on_invalid=on_invalid,
+        progress=progress,
+        say=_write_line if progress else lambda message: None,
+    )
+    return out
+
+
+def _write_line(message: str) -> None:
+    from tqdm import tqdm
+
+    tqdm.write(message, file=sys.stderr)
+
+
+class Encoded(NamedTuple):
+    """What a call has done."""
+
+    path: Path
+    rows: int  # of the source
+    earlier: int  # of them encoded by an earlier call
+    invalid: int
+
+
+def encode_rows(
+    encoder: Any,
+    rows: RowSource,
+    out: Path,
+    *,
+    id_column: str | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+    block_rows: int | None = None,
+    on_invalid: str = "raise",
+    progress: bool = True,
+    say: Callable[[str], None],
+) -> Encoded:
+    """Do the work of `encode_file`; ``say`` is told where it goes on, or why it starts over."""
     check_choice(on_invalid, name="on_invalid", choices=ON_INVALID)
-    rows = open_rows(source)
+    check_integer(workers, name="workers", minimum=1)
     if block_rows is None:
         block_rows = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.dtype.itemsize))
     check_integer(block_rows, name="block_rows", minimum=1)
@@ -114,30 +176,31 @@ def encode_file(
         "scq_gpu": __version__,
     }
     with _Partial(out, job, rows) as partial:
-        _encode_rest(encoder, rows, partial, block_rows=block_rows, progress=progress)
+        earlier = partial.done
+        if partial.fresh_because:
+            say(f"{out}: starting over, because {partial.fresh_because}")
+        elif earlier:
+            say(f"{out}: going on from row {earlier:,} of {rows.shape[0]:,}")
+        work = Work(encoder, rows, block_rows, on_invalid)
+        _encode_rest(work, partial, workers=workers, progress=progress)
         partial.finish(overwrite=overwrite, n_bits=encoder.n_bits, id_column=id_column)
     if partial.invalid:
         bad = np.load(_report_path(out), mmap_mode="r")
         where = f"; all are in {_report_path(out)}"
         warn_caller(InvalidRowsWarning(bad, n=rows.shape[0], on_invalid=on_invalid, where=where))
-    return out
+    return Encoded(out, rows.shape[0], earlier, partial.invalid)
 
 
-def _encode_rest(encoder: Any, rows: RowSource, partial: _Partial, *, block_rows: int, progress: bool) -> None:
+def _encode_rest(work: Work, partial: _Partial, *, workers: int, progress: bool) -> None:
     from tqdm import tqdm
 
-    n, done, off = rows.shape[0], partial.done, None if progress else True  # None: only on a terminal
+    n, done, off = work.rows.shape[0], partial.done, None if progress else True  # None: only on a terminal
     bar = tqdm(total=n, initial=done, desc=partial.out.name, unit=" rows", unit_scale=True, disable=off)
-    with bar, contextlib.closing(read_ahead(rows.blocks(block_rows, first=done))) as blocks:
-        for X in blocks:
-            bad = np.zeros(0, dtype=np.int64)
-            filled = X
-            if partial.job["on_invalid"] != "raise":
-                filled, bad = fill_invalid(X)
-            block = ArrayRows(filled, label=rows.label, locate=lambda row: rows.locate(partial.done + row))
-            codes = to_host(settle_codes(encoder.encode(block), bad, partial.job["on_invalid"]))
-            partial.append(codes, X, bad)
-            bar.update(X.shape[0])
+    blocks = encoded_blocks(work, first=done, workers=workers)
+    with bar, contextlib.closing(blocks):  # type: ignore[type-var]
+        for block in blocks:
+            partial.append(block)
+            bar.update(block.rows)
 
 
 class _Partial:
@@ -148,6 +211,7 @@ class _Partial:
         self.job = job
         self.done = 0  # rows read, of which some may be invalid
         self.invalid = 0
+        self.fresh_because = ""  # why what an earlier call left is of no use
         self._rows = rows
         self._files = _fingerprints(rows)
         self._samples: dict[str, int] = {}
@@ -188,8 +252,9 @@ class _Partial:
         finally:
             self._close()
 
-    def append(self, codes: np.ndarray, X: Any, bad: np.ndarray) -> None:
-        """Add codes of the next rows X, of which some were invalid."""
+    def append(self, block: BlockCodes) -> None:
+        """Add codes of the next rows, of which some were invalid."""
+        codes, bad = block.codes, block.invalid
         if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != self.job["code_bytes"]:
             raise ValueError(f"the encoder gave {codes.dtype} {codes.shape}; uint8 codes of equal width were wanted")
         with self._writing():
@@ -199,10 +264,10 @@ class _Partial:
                     self._list = _open_own(self._list_path)
                 self._write(self._list, (bad + self.done).astype("<i8").tobytes())
                 self.invalid += bad.size
-            self._samples[str(self.done)] = _checksum(X[:1, :])
+            self._samples[str(self.done)] = _checksum(block.first_row)
             if len(self._samples) > _SAMPLES:
                 self._samples = dict(list(self._samples.items())[::2])
-            self.done += X.shape[0]
+            self.done += block.rows
             if time.monotonic() - self._saved >= _JOURNAL_SECONDS:
                 self._save()
                 self._saved = time.monotonic()
@@ -250,27 +315,32 @@ class _Partial:
         done, invalid, files = journal["done"], journal["invalid"], journal["files"]
         total = sum(rows for _, rows in files)
         if journal["job"] != self.job or not 0 <= invalid <= done <= total:
-            return 0
+            changed = [key for key in self.job if journal["job"].get(key) != self.job[key]]
+            return self._start_over(" and ".join(_REASONS[key] for key in changed) or "its journal is damaged", done)
         if len(_header(self.out, total, self.job["code_bytes"])) != len(self._header):
-            return 0
+            return self._start_over("the source has many more or fewer rows", done)
         if files != self._files:
             same = 0
             for then, now in zip(files, self._files, strict=False):
                 if then != now:
                     break
                 same += now[1]
-            done = min(done, same) // self.job["block_rows"] * self.job["block_rows"]
+            kept = min(done, same) // self.job["block_rows"] * self.job["block_rows"]
+            if not kept:
+                where = self._rows.locate(min(same, self._rows.shape[0] - 1)).partition(" of ")[2].partition(" (row")[0]
+                return self._start_over(f"the source changed: {where} is not what it was, or not where it was", done)
+            done = kept
         self._samples = {row: crc for row, crc in journal["samples"].items() if int(row) < done}
         if not self._same_rows():
             warn_caller(f"{self._rows.label} changed since {self._path} was begun, not in size or time; starting over")
             self._samples = {}
-            return 0
+            return self._start_over("the source changed: rows are others, its size and time are not", done)
         if invalid:
             self._list = _open_own(self._list_path)
             listed = self._read_list()[:invalid]
             if len(listed) < invalid:
                 os.ftruncate(self._list, 0)
-                return 0
+                return self._start_over(f"{self._list_path} is shorter than it was", done)
             self.invalid = int(np.searchsorted(listed, done))
             os.ftruncate(self._list, 8 * self.invalid)
             os.lseek(self._list, 0, os.SEEK_END)
@@ -279,8 +349,13 @@ class _Partial:
             if self._list is not None:
                 os.ftruncate(self._list, 0)
                 os.lseek(self._list, 0, os.SEEK_SET)
-            return 0
+            return self._start_over(f"{self._path} is shorter than it was", done)
         return int(done)
+
+    def _start_over(self, reason: str, done: int) -> int:
+        """Remember why, if anything is lost."""
+        self.fresh_because = reason if done else ""
+        return 0
 
     def _same_rows(self) -> bool:
         """Whether some rows that were encoded are still what they were."""

@@ -15,7 +15,7 @@ import numpy as np
 from scq_gpu._core.bits import BIT_CONTRACT, code_bytes
 from scq_gpu._core.files import replacing
 from scq_gpu._core.optional import need
-from scq_gpu.rows.sources import RowSource
+from scq_gpu.rows.sources.base import RowSource
 
 __all__ = ["TABLES", "read_codes", "write_table"]
 

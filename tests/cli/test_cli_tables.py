@@ -51,3 +51,43 @@ def test_what_cannot_be_says_so(shards, run):
     code, _, error = run("encode m.safetensors x.npy -o c.parquet --id-column name")
     assert code == 1
     assert "x.npy has no columns" in error
+
+
+def test_urls_patterns_and_workers(shards, run):
+    """The same codes by every way to name the shards; s3:// stays s3://."""
+    expected = scq.load("m.safetensors").encode(BASE)
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").put(str(shards / "shards"), "/cli", recursive=True)
+    for k, (where, more) in enumerate(
+        [("memory://cli", ""), ("shards/part-*.parquet", "--workers 2"), (f"file://{shards}/shards", "")]
+    ):
+        code, _, error = run(f"encode m.safetensors {where} -o new{k}.npy --json --quiet {more}")
+        assert (code, error) == (0, "")
+        np.testing.assert_array_equal(np.load(f"new{k}.npy"), expected)
+    fsspec.filesystem("memory").rm("/cli", recursive=True)
+    code, _, error = run("encode m.safetensors s3://bucket/x.npy -o new.npy")
+    assert "s3://bucket/x.npy" in error
+    code, _, error = run("encode m.safetensors x.npy -o s3://bucket/c.npy")
+    assert code == 1
+    assert "is a URL; write to a local file" in error
+
+
+def test_rates_are_of_this_run(work, run, monkeypatch):
+    """A run that goes on says from where, and does not count what was there."""
+    from scq_gpu.io import block_codes
+
+    monkeypatch.setattr("scq_gpu.io.code_files._BLOCK_BYTES", 64 * 4 * 100)
+
+    def some(work, *, first, workers):
+        yield from (b for b, _ in zip(block_codes.encoded_blocks(work, first=first), range(12), strict=False))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scq_gpu.io.code_files.encoded_blocks", some)
+        assert run("encode m.safetensors x.npy -o new.npy --resume")[0] == 130
+    code, out, error = run("encode m.safetensors x.npy -o new.npy --resume --json")
+    assert code == 0
+    assert "new.npy: going on from row 1,200 of 1,500" in error
+    facts = json.loads(out)
+    assert (facts["rows"], facts["rows_of_earlier_runs"]) == (1500, 1200)
+    assert facts["rows_per_second"] == pytest.approx(300 / facts["seconds"])

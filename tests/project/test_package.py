@@ -66,7 +66,7 @@ def test_oldest_versions_allowed_are_those_tested():
     assert len(pins) == len(pinned)
 
 
-@pytest.mark.parametrize("extra", ["cpu", "plots", "export", "cli", "dask", "io"])
+@pytest.mark.parametrize("extra", ["cpu", "plots", "export", "cli", "dask", "io", "remote"])
 def test_tests_bring_every_extra_that_runs_here(extra):
     """Else a fresh environment would skip its tests."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from scq_gpu._core.files import natural_order
 from scq_gpu.rows.sources.base import ArrayRows, FileRows, JoinedRows, RowFileError, RowSource, read_ahead
 from scq_gpu.rows.sources.binary import BinRows, NpyRows, NpzRows, VecsRows
+from scq_gpu.rows.sources.locations import Location, Remote, in_order, is_url, locate
 from scq_gpu.rows.sources.stores import Hdf5Rows, ZarrRows
 from scq_gpu.rows.sources.tables import ArrowRows, ParquetRows
 
-__all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "open_rows", "read_ahead"]
+__all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "is_url", "open_rows", "read_ahead"]
 
 _FORMATS: dict[str, type[FileRows]] = {
     ".npy": NpyRows,
@@ -43,7 +43,9 @@ def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSou
     ----------
     path : path or list of paths
         A file; a folder, whose files of these formats are joined in the natural order of their names (``part-2`` before
-        ``part-10``); or a list of those, joined in the order given.
+        ``part-10``); a pattern such as ``part-*.parquet``, in the same order; or a list of those, joined in the order
+        given. A URL (``s3://``, ``gs://``, ``https://``, ...) is read through fsspec (extra ``remote``), all formats
+        but Zarr.
     name : str or list of str, optional
         What to take where a file holds several: an array of an ``.npz`` archive, HDF5 file or Zarr store, or of a
         Parquet or Arrow file one column of lists or a list of numeric columns.
@@ -68,14 +70,19 @@ def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSou
     if isinstance(path, RowSource):
         return path
     if isinstance(path, str | os.PathLike):
-        return _open_path(Path(path), name)
+        found = locate(path)
+        if not isinstance(found, list):
+            return _open_path(found, name)
+        return JoinedRows([_open_path(part, name) for part in found])
     if not isinstance(path, Sequence) or not path:
         raise ValueError(f"path={path!r} is neither a path nor a list of paths with at least one in it")
     return JoinedRows([open_rows(part, name=name) for part in path])
 
 
 def memory_map(path: str | os.PathLike[str]) -> np.ndarray | None:
-    """A file's rows as a memory map, which can be read row by row; None for formats that cannot."""
+    """A file's rows as a memory map, which can be read row by row; None for formats and places that cannot."""
+    if is_url(path):
+        return None
     path, kind = Path(path), Path(path).suffix.lower()
     if kind != ".npy" and kind not in BinRows.TYPES:
         return None
@@ -86,11 +93,16 @@ def memory_map(path: str | os.PathLike[str]) -> np.ndarray | None:
     return np.memmap(path, dtype=BinRows.TYPES[kind], mode="r", offset=8, shape=rows.shape)
 
 
-def _open_path(path: Path, name: str | Sequence[str] | None) -> RowSource:
+def _open_path(path: Location, name: str | Sequence[str] | None) -> RowSource:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     kind = _FORMATS.get(path.suffix.lower())
-    if path.is_dir() and kind is not ZarrRows:
+    if isinstance(path, Remote):
+        if kind is None and path.is_dir():
+            return _open_folder(path, name)
+        if kind is ZarrRows:
+            raise RowFileError(f"{path} is a Zarr store, which is read from local folders alone; copy it first")
+    elif path.is_dir() and kind is not ZarrRows:
         if not any((path / mark).exists() for mark in _ZARR_MARKS):
             return _open_folder(path, name)
         kind = ZarrRows
@@ -99,10 +111,10 @@ def _open_path(path: Path, name: str | Sequence[str] | None) -> RowSource:
     return kind(path, name)
 
 
-def _open_folder(folder: Path, name: str | Sequence[str] | None) -> RowSource:
+def _open_folder(folder: Location, name: str | Sequence[str] | None) -> RowSource:
     """The files of rows in a folder, joined; hidden ones, such as unfinished ones, are left out."""
     files = (p for p in folder.iterdir() if p.suffix.lower() in _FORMATS and not p.name.startswith((".", "_")))
-    parts = [_open_path(part, name) for part in sorted(files, key=natural_order)]
-    if not parts:
+    found = list(files)
+    if not found:
         raise RowFileError(f"{folder} is a folder without a file of rows ({', '.join(_FORMATS)})")
-    return JoinedRows(parts)
+    return JoinedRows([_open_path(part, name) for part in in_order(found, str(folder))])

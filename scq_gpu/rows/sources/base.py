@@ -81,13 +81,14 @@ class RowSource(abc.ABC):
 class FileRows(RowSource):
     """Rows of one file. A format says what it holds (`_open`) and gives its rows in pieces (`_pieces`).
 
-    ``name`` says which of the file's arrays or columns are meant; None if there is no choice.
+    ``path`` is a `Path`, or a `Remote`, which is as much of one as is used here. ``name`` says which of the file's arrays
+    or columns are meant; None if there is no choice.
     """
 
     kind: ClassVar[str]
     named: ClassVar[bool] = True  # whether a file can hold several arrays or columns
 
-    def __init__(self, path: Path, name: str | Sequence[str] | None = None) -> None:
+    def __init__(self, path: Any, name: str | Sequence[str] | None = None) -> None:
         self.path = path
         self.label: str = str(path)
         self.name = name
@@ -186,15 +187,23 @@ class FileRows(RowSource):
         except FileNotFoundError:
             raise RowFileError(f"{self.path} has gone since it was opened; put it back and start again") from None
         if stamp != self._stamp:
-            then, now = (f"{s['bytes']} bytes, modified at {s['mtime_ns']} ns" for s in (self._stamp, stamp))
+            then, now = (_describe(s) for s in (self._stamp, stamp))
             raise RowFileError(
                 f"{self.path} changed while it was in use ({then}; now {now}): a fit needs the same rows in every "
                 "pass. Wait until it is written, open it and start again"
             )
 
 
-def _stamp(path: Path) -> dict[str, int]:
+def _describe(stamp: dict[str, Any]) -> str:
+    version = f"version {stamp['tag']}" if "tag" in stamp else f"modified at {stamp['mtime_ns']} ns"
+    return f"{stamp['bytes']} bytes, {version}"
+
+
+def _stamp(path: Any) -> dict[str, Any]:
     """What is looked at to see whether a file, or a folder that holds an array, has changed."""
+    if not isinstance(path, Path):  # a `Remote`
+        remote: dict[str, Any] = path.stamp()
+        return remote
     paths = (Path(root, name) for root, _, names in os.walk(path) for name in names) if path.is_dir() else (path,)
     stats = [file.stat() for file in paths]
     newest = max((s.st_mtime_ns for s in stats), default=0)
@@ -250,8 +259,12 @@ class JoinedRows(RowSource):
         self.shape: tuple[int, int] = (self._ends[-1], width)
         self.in_memory: bool = all(part.in_memory for part in parts)
         self.label: str = parts[0].label if len(parts) == 1 else f"{parts[0].label} to {parts[-1].label} ({len(parts)})"
-        self._xp = namespace(*(part.sample() for part in parts))
         self.dtype: Any = self._xp.result_type(*(part.dtype for part in parts))
+
+    @property
+    def _xp(self) -> Any:
+        """The namespace of all; not kept, since modules do not travel between processes."""
+        return namespace(*(part.sample() for part in self._parts))
 
     def sample(self) -> Array:
         """The first part's, in the type of all."""
@@ -262,11 +275,12 @@ class JoinedRows(RowSource):
         return recut(self._pieces(size, first), size)
 
     def _pieces(self, size: int, first: int) -> Iterator[Array]:
+        xp = self._xp
         for part, end in zip(self._parts, self._ends, strict=True):
             if end > first:
                 inside = max(0, first - (end - part.shape[0]))
                 for block in part.blocks(size, first=inside):
-                    yield self._xp.astype(block, self.dtype, copy=False)
+                    yield xp.astype(block, self.dtype, copy=False)
 
     def id_type(self, column: str) -> Any:
         """The type that all parts have."""

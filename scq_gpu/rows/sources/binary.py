@@ -54,7 +54,7 @@ class NpzRows(FileRows):
 
     def _open(self) -> tuple[tuple[int, ...], np.dtype]:
         headers = {}
-        with zipfile.ZipFile(self.path) as archive:
+        with self.path.open("rb") as whole, zipfile.ZipFile(whole) as archive:
             members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             if len(members) > _MAX_MEMBERS:
                 raise RowFileError(f"{self.path} holds {len(members)} arrays; up to {_MAX_MEMBERS} are looked at")
@@ -79,7 +79,11 @@ class NpzRows(FileRows):
         return shape, self._stored
 
     def _pieces(self, size: int, first: int) -> Iterator[np.ndarray]:
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self._member}.npy") as file:
+        with (
+            self.path.open("rb") as whole,
+            zipfile.ZipFile(whole) as archive,
+            archive.open(f"{self._member}.npy") as file,
+        ):
             _read_npy_header(file)
             yield from _read_rows(file, file.tell(), self.shape, self._stored, size=size, first=first)
 

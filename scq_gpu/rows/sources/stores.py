@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import numpy as np
 from scq_gpu._core.optional import need
 from scq_gpu._core.warn import warn_caller
 from scq_gpu.rows.sources.base import FileRows, RowFileError
+from scq_gpu.rows.sources.locations import Remote
 
 
 def _library(module: str) -> Any:
@@ -29,7 +31,7 @@ class Hdf5Rows(FileRows):
     def _open(self) -> tuple[tuple[int, ...], np.dtype]:
         h5py = _library("h5py")
         found: dict[str, Any] = {}
-        with h5py.File(self.path, "r") as file:
+        with self._file() as file:
             file.visititems(lambda name, thing: found.update({name: thing} if isinstance(thing, h5py.Dataset) else {}))
             shapes = {name: dataset.shape or () for name, dataset in found.items()}
             self._array = self._choose(shapes)
@@ -44,14 +46,25 @@ class Hdf5Rows(FileRows):
             return shapes[self._array], dataset.dtype
 
     def _pieces(self, size: int, first: int) -> Iterator[np.ndarray]:
-        with _library("h5py").File(self.path, "r") as file:
+        with self._file() as file:
             yield from _by_chunks(file[self._array], size=size, first=first)
+
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[Any]:
+        h5py = _library("h5py")
+        if not isinstance(self.path, Remote):
+            with h5py.File(self.path, "r") as file:
+                yield file
+            return
+        with self.path.open("rb") as remote, h5py.File(remote, "r") as file:
+            yield file
 
 
 class ZarrRows(FileRows):
     """An array of a Zarr store in a folder."""
 
     kind = "a Zarr store"
+    path: Path
     _array = ""  # its name; none where the store is one array
 
     def _open(self) -> tuple[tuple[int, ...], np.dtype]:

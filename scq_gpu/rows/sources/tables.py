@@ -11,6 +11,7 @@ import numpy as np
 
 from scq_gpu._core.optional import need
 from scq_gpu.rows.sources.base import FileRows, RowFileError
+from scq_gpu.rows.sources.locations import Remote
 
 
 def _library(module: str) -> Any:
@@ -141,9 +142,13 @@ class ParquetRows(TableRows):
         with self._file() as file:
             yield from file.iter_batches(batch_size=size, row_groups=groups, columns=columns)
 
-    def _file(self) -> Any:
-        # buffered reads keep a large row group from being read whole
-        return _library("pyarrow.parquet").ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False)
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[Any]:
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(self.path.open("rb")) if isinstance(self.path, Remote) else self.path
+            # buffered reads keep a large row group from being read whole
+            options = {"buffer_size": 1 << 20, "pre_buffer": False}
+            yield stack.enter_context(_library("pyarrow.parquet").ParquetFile(source, **options))
 
 
 class ArrowRows(TableRows):
