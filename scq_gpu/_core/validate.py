@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Collection
+import reprlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -26,11 +27,13 @@ def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
     if hasattr(x, "tocsr") or getattr(x, "is_sparse", False) is True:
         raise TypeError(f"{name} is a sparse matrix ({type(x).__name__}); pass a dense array, such as {name}.toarray()")
     if not is_array(x):
-        x = np.asarray(x)
+        x = _to_numpy(x, name)
     if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
-        raise TypeError(
-            f"{name} has dtype {x.dtype}, which is not numeric; convert it first, such as {name}.astype(numpy.float32)"
-        )
+        cure = f"convert it first, such as {name}.astype(numpy.float32)"
+        first: Any = x.flat[0] if x.size else None
+        if x.dtype.kind == "O" and np.ndim(first) == 1:  # a column of arrays, as data frames have them
+            cure = f"each entry is a vector of {len(first)}: pass numpy.stack({name}), or numpy.stack(frame['column'])"
+        raise TypeError(f"{name} has dtype {x.dtype}, which is not numeric; {cure}")
     x = detach(x)
     if namespace(x).isdtype(x.dtype, "complex floating"):
         raise ValueError(f"Complex data not supported: {name} has dtype {x.dtype}; pass real numbers")
@@ -40,6 +43,22 @@ def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
             f"using {name}.reshape(-1, 1) if it has a single feature or {name}.reshape(1, -1) if it is a single row"
         )
     return x
+
+
+def _to_numpy(x: Any, name: str) -> np.ndarray:
+    if x is None or isinstance(x, Mapping | str | bytes):
+        raise TypeError(f"{name} is {reprlib.repr(x)}; an array of numbers is wanted")
+    if isinstance(x, Iterator):
+        raise TypeError(
+            f"{name} is a {type(x).__name__}, which can be gone through once; pass an array, such as numpy.stack(list("
+            f"{name})) of vectors or numpy.concatenate(list({name})) of blocks. OnE and OgE fit an iterator of blocks"
+        )
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
+        raise ValueError(f"the rows of {name} are not of equal length, which an array has: {error}") from error
 
 
 def check_rows(X: Any, *, min_rows: int = 1) -> Array:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 import scq_gpu as scq
 from scq_gpu._core.devices import usable_device
+from scq_gpu.rows.sources import ENDINGS as ROW_ENDINGS
 
 app = typer.Typer(
     name="scq-gpu",
@@ -127,6 +128,11 @@ class Session:
 
     def open_model(self, path: Path) -> Any:
         """An encoder from its file, at work on the device."""
+        if path.suffix.lower() in ROW_ENDINGS:
+            raise typer.BadParameter(
+                f"{path} comes where the model is wanted, and is none: a model is a .safetensors file, as "
+                "`scq-gpu fit` writes it, and comes first, before the data"
+            )
         return scq.load(path, device=self.check_device())
 
     def note(self, message: str) -> None:

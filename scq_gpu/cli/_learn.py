@@ -19,6 +19,9 @@ from scq_gpu.training.defaults import AIMS, STARTS
 _ENOUGH = 0.95  # of the best figure: what a recommended code length must reach
 _DEFAULT_BITS = 8, 16, 32, 64, 128, 256
 _FIGURES = "mean_average_precision", "asymmetric_10_at_10", "recall_10_at_10"  # recommended by the first there is
+_OPTION = {"n_components": "--components", "n_init": "--restarts", "max_iter": "--max-iter"} | {
+    name: f"--{name}" for name in ("preserve", "solver", "init", "tol", "ridge", "scale")
+}
 _VARYING = 0.05  # spread of norms from which factors help
 
 
@@ -76,7 +79,7 @@ def make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any])
     has = inspect.signature(known[name]).parameters
     for key in chosen:
         if key not in has:
-            raise typer.BadParameter(f"{name} has no {key}; it takes {', '.join(has)}")
+            raise typer.BadParameter(f"--encoder {name} has no {_OPTION.get(key, key)}; it takes {', '.join(has)}")
     rest = {"device": session.check_device(), "random_state": session.seed, "verbose": not session.quiet}
     return known[name](n_bits=bits, **chosen, **{key: value for key, value in rest.items() if key in has})
 
@@ -89,7 +92,8 @@ def _number(text: str, option: str) -> Any:
     try:
         return int(text) if option == "n_components" else float(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} for {option} is neither a number nor {' nor '.join(words)}") from error
+        named = "--components" if option == "n_components" else f"--{option}"
+        raise typer.BadParameter(f"{named} {text} is neither a number nor {' nor '.join(words)}") from error
 
 
 @command("labels", "queries", "query_labels", "n_queries", "seed", "overwrite", "name", "device")

@@ -32,16 +32,35 @@ Metric = Annotated[str, option(f"What near means: {', '.join(METRICS)}.")]
 def open_task(session: Session, data: list[str], *, metric: str = "l2") -> Any:
     """Rows, queries and right answers, from files."""
     y, y_query = _read_labels(session.labels, session.query_labels)
+    rows = session.open_rows(data)
+    queries = session.open_rows(session.queries) if session.queries else None
+    if queries is not None and (y is None) != (y_query is None):
+        given, missing = ("--labels", "--query-labels") if y_query is None else ("--query-labels", "--labels")
+        raise ValueError(f"{given} was given, but not {missing}; right answers need the labels of both")
+    check_labels(y, "--labels", session.labels, rows, "the data")
+    if queries is not None:
+        check_labels(y_query, "--query-labels", session.query_labels, queries, "--queries")
+    elif y_query is not None:
+        raise ValueError(f"--query-labels {session.query_labels} was given, but not --queries, whose labels they are")
     return scq.evaluation.RetrievalTask(
-        session.open_rows(data),
+        rows,
         y,
-        X_query=session.open_rows(session.queries) if session.queries else None,
+        X_query=queries,
         query_labels=y_query,
         metric=metric,
         n_queries=session.n_queries,
         device=session.device,
         random_state=session.seed,
     )
+
+
+def check_labels(y: np.ndarray | None, option: str, path: Path | None, rows: Any, of: str) -> None:
+    """Refuse labels that are not one per row, by the names of the options."""
+    if y is not None and len(y) != rows.shape[0]:
+        raise ValueError(
+            f"{option} {path} holds {len(y):,} labels, and {of} {rows.shape[0]:,} rows ({rows.label}); one per row is "
+            "wanted"
+        )
 
 
 def _read_labels(*paths: Path | None) -> list[np.ndarray | None]:
@@ -86,7 +105,7 @@ def evaluate(
     """
     for rule, value, choices in (("ap", ap, AP_RULES), ("ties", ties, TIE_RULES), ("metric", metric, METRICS)):
         if value not in choices:
-            raise typer.BadParameter(f"{rule}={value!r} is not one of {', '.join(map(repr, choices))}")
+            raise typer.BadParameter(f"--{rule} {value} is not one of {', '.join(choices)}")
     encoder = session.open_model(model)
     task = open_task(session, data, metric=metric)
     session.note(f"{task.n_queries:,} queries in {len(task.database_rows):,} rows")
@@ -113,12 +132,14 @@ def report(
     session.check_output(output, [".html"])
     encoder = session.open_model(model)
     rows = session.open_rows(data)
+    labels = _read_labels(session.labels)[0]
+    check_labels(labels, "--labels", session.labels, rows, "the data")
     session.note(f"measuring {model.name} on {rows.shape[0]:,} rows")
     numbers = scq.report.write_report(
         output,
         encoder,
         rows,
-        labels=_read_labels(session.labels)[0],
+        labels=labels,
         images=None if images is None else _read_images(images),
         n_queries=session.n_queries,
         refit=not fast,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 import warnings
 from typing import Any
@@ -45,13 +46,40 @@ def run(arguments: list[str]) -> int:
             return _explain(error)
 
 
+_OPTIONS = {
+    "n_bits": "--bits",
+    "n_components": "--components",
+    "n_init": "--restarts",
+    "random_state": "--seed",
+    "out": "--output",
+    "block_rows": "--block-rows",
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in ("on_invalid", "id_column", "query_labels", "n_queries", "max_iter")
+    },
+    **{name: f"--{name}" for name in ("ap", "ties", "metric", "ridge", "scale", "solver", "init", "tol", "preserve")},
+    **{name: f"--{name}" for name in ("device", "name", "workers", "overwrite", "labels", "radius")},
+}
+"""What the library's parameters are called on the command line."""
+_WITH_VALUE = re.compile(rf"(?<![\w.-])({'|'.join(_OPTIONS)})=")
+_ALONE = re.compile(
+    r"(?<![\w.-])(n_bits|n_components|n_init|random_state|on_invalid|id_column|query_labels|n_queries)\b"
+)
+
+
+def in_options(message: str) -> str:
+    """A message of the library in the words of the command line: ``--bits 9`` for ``n_bits=9``."""
+    message = _WITH_VALUE.sub(lambda match: f"{_OPTIONS[match[1]]} ", message)
+    return _ALONE.sub(lambda match: _OPTIONS[match[1]], message)
+
+
 def _explain(error: Exception) -> int:
     """Say in one line what went wrong, and return the exit code; what nobody foresaw is raised again."""
-    message, code = str(error), BAD_DATA
+    message, code = in_options(str(error)), BAD_DATA
     if isinstance(error, _USAGE_ERROR):
         context = getattr(error, "ctx", None)
         command = "scq-gpu" if context is None else context.command_path
-        message, code = f"{error.format_message()} (see {command} --help)", BAD_USAGE
+        message, code = f"{in_options(error.format_message())} (see {command} --help)", BAD_USAGE
     elif isinstance(error, Lacking | ImportError):
         code = LACKING
     elif isinstance(error, OSError) and error.errno in _DISK:

@@ -24,6 +24,7 @@ from scq_gpu.cli._console import Data, Model, Session, argument, command, join_c
 from scq_gpu.io.code_files import encode_rows
 from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
+from scq_gpu.search import index_file
 
 _RESCORED = 10  # answers looked at by their floats, for each one wanted
 _SHOWN = 10  # queries printed
@@ -120,7 +121,9 @@ def search(
     rows = session.open_rows(queries)
     floats = None if rescore is None else np.asarray(session.open_rows([rescore]))
     if floats is not None and len(floats) != len(index):
-        raise ValueError(f"{rescore} holds {len(floats):,} rows and {codes} {len(index):,} codes; they must match")
+        raise ValueError(
+            f"--rescore {rescore} holds {len(floats):,} rows and {codes} {len(index):,} codes; they must match"
+        )
     wanted = min(k if floats is None else _RESCORED * k, len(index))
 
     def find(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -161,6 +164,10 @@ def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.nd
             names = scq.io.read_codes(path)[1]
             names = names if names is None or names.dtype.kind != "O" else names.astype(str)
         return scq.HammingIndex(to_device(_open_codes(path, n_bits), device), n_bits), names
+    if index_file.format_of(path) == "scq_gpu-model":
+        raise typer.BadParameter(
+            f"{path} is a model, where codes are wanted: the model comes first, then codes, then queries"
+        )
     index = scq.HammingIndex.load(path, device=device)
     if index.n_bits != n_bits:
         raise ValueError(f"{path} holds codes of {index.n_bits} bits, and the model makes {n_bits}")
@@ -267,7 +274,8 @@ def _open_codes(path: Path, n_bits: int | None) -> np.ndarray:
         width = code_bytes(n_bits)
         if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != width:
             raise ValueError(
-                f"{path} holds {codes.dtype} of shape {codes.shape}; codes of {n_bits} bits are uint8 (n, {width})"
+                f"{path} holds {codes.dtype} of shape {codes.shape}; codes of {n_bits} bits are uint8 (n, {width}), as "
+                "`scq-gpu encode` writes them, and come before the queries"
             )
         return codes
     if n_bits is None:

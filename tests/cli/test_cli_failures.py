@@ -54,12 +54,20 @@ BAD = {
     "damaged model": ("info damaged.safetensors", 1, "is not a whole safetensors file"),
     "damaged rows": ("fit damaged.npy -o n.safetensors", 1, "damaged.npy"),
     "NaN": ("fit nan.npy -o n.safetensors", 1, "NaN at row 7"),
-    "too many bits": ("fit x.npy -o n.safetensors --bits 65", 1, "n_bits=65 exceeds"),
+    "too many bits": ("fit x.npy -o n.safetensors --bits 65", 1, "--bits 65 exceeds"),
     "an output that is there": ("fit x.npy -o m.safetensors", 1, "m.safetensors is there already; pass --overwrite"),
     "codes that are there": ("encode m.safetensors x.npy -o c.npy", 1, "c.npy is there already; pass --overwrite"),
-    "labels too few": ("evaluate m.safetensors --data x.npy --labels yq.npy", 1, r"shape \(297,\)"),
+    "labels too few": (
+        "evaluate m.safetensors --data x.npy --labels yq.npy",
+        1,
+        "--labels yq.npy holds 297 labels, and the data 1,500 rows",
+    ),
     "labels with a gap": ("evaluate m.safetensors --data x.npy --labels gap.txt", 1, "gap.txt has an empty line 2"),
-    "labels of one side": ("evaluate m.safetensors --data x.npy --queries q.npy --labels y.npy", 1, "query_labels"),
+    "labels of one side": (
+        "evaluate m.safetensors --data x.npy --queries q.npy --labels y.npy",
+        1,
+        "--labels was given, but not --query-labels",
+    ),
     "rescored by other rows": ("search m.safetensors c.npy q.npy --rescore q.npy", 1, "297 rows and c.npy 1,500 codes"),
     "raw codes of no length": ("export raw.bin --to pgvector -o n.txt", 1, "pass --bits"),
     "strings to an array file": ("export c.npy --to pgvector -o n.npy", 1, "what can be written is .txt"),
@@ -72,13 +80,13 @@ BAD = {
     "a word for a number": ("fit x.npy -o n.safetensors --bits many", 2, "--bits"),
     "a number out of range": ("fit x.npy -o n.safetensors --bits 0", 2, "--bits"),
     "unknown encoder": ("fit x.npy -o n.safetensors --encoder XYZ", 2, "XYZ is not one of .*OgE"),
-    "an option of another": ("fit x.npy -o n.safetensors --encoder LSH --ridge 1", 2, "LSH has no ridge"),
-    "ridge of a word": ("fit x.npy -o n.safetensors --ridge big", 2, "'big' for ridge is neither a number nor auto"),
+    "an option of another": ("fit x.npy -o n.safetensors --encoder LSH --ridge 1", 2, "LSH has no --ridge"),
+    "ridge of a word": ("fit x.npy -o n.safetensors --ridge big", 2, "--ridge big is neither a number nor auto"),
     "bits of words": ("sweep x.npy --bits 8,x", 2, "--bits 8,x is not a list of lengths"),
-    "unknown rule": ("evaluate m.safetensors --data x.npy --ties x", 2, "ties='x' is not one of"),
+    "unknown rule": ("evaluate m.safetensors --data x.npy --ties x", 2, "--ties x is not one of"),
     "unknown export": ("export m.safetensors --to pgvector -o n.txt", 2, "onnx, faiss, not to 'pgvector'"),
     "unknown layout": ("export c.npy --to onnx -o n.onnx", 2, "codes can be exported to .*faiss"),
-    "bad device": ("fit x.npy -o n.safetensors --device tpu", 1, "device='tpu' is not one of"),
+    "bad device": ("fit x.npy -o n.safetensors --device tpu", 1, "--device 'tpu' is not one of"),
 }
 
 
@@ -122,7 +130,7 @@ def test_a_gpu_that_is_not_there_is_something_lacking(work, run):
     for line in ("fit x.npy -o n.safetensors", "encode m.safetensors x.npy -o n.npy", "bench --rows 10"):
         code, out, err = run(f"{line} --device cuda:0")
         assert (code, out) == (3, "")
-        assert re.fullmatch(r"scq-gpu: device='cuda:0' is not usable: .*scq-gpu\[cuda12\].*--device cpu.*\n", err)
+        assert re.fullmatch(r"scq-gpu: --device 'cuda:0' is not usable: .*scq-gpu\[cuda12\].*--device cpu.*\n", err)
 
 
 def test_overwrite_replaces(work, run):

@@ -28,6 +28,8 @@ _FORMATS: dict[str, type[FileRows]] = {
     ".hdf5": Hdf5Rows,
     ".zarr": ZarrRows,
 }
+ENDINGS = frozenset(_FORMATS)
+"""Of the names of files of rows."""
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
 
 Paths = str | os.PathLike[str] | RowSource | Sequence["str | os.PathLike[str] | RowSource"]
@@ -106,6 +108,8 @@ def _open_path(path: Location, name: str | Sequence[str] | None) -> RowSource:
         if not any((path / mark).exists() for mark in _ZARR_MARKS):
             return _open_folder(path, name)
         kind = ZarrRows
+    if kind is None and path.suffix.lower() == ".safetensors":
+        raise RowFileError(f"{path} is a model or an index, where rows are wanted ({', '.join(_FORMATS)})")
     if kind is None:
         raise RowFileError(f"{path} has the ending {path.suffix!r}; those known are {', '.join(_FORMATS)}")
     return kind(path, name)

@@ -81,8 +81,8 @@ class RowSource(abc.ABC):
 class FileRows(RowSource):
     """Rows of one file. A format says what it holds (`_open`) and gives its rows in pieces (`_pieces`).
 
-    ``path`` is a `Path`, or a `Remote`, which is as much of one as is used here. ``name`` says which of the file's arrays
-    or columns are meant; None if there is no choice.
+    ``path`` is a `Path`, or a `Remote`, which is as much of one as is used here. ``name`` says which of the file's
+    arrays or columns are meant; None if there is no choice.
     """
 
     kind: ClassVar[str]
