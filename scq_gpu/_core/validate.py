@@ -51,7 +51,7 @@ def _to_numpy(x: Any, name: str) -> np.ndarray:
     if isinstance(x, Iterator):
         raise TypeError(
             f"{name} is a {type(x).__name__}, which can be gone through once; pass an array, such as numpy.stack(list("
-            f"{name})) of vectors or numpy.concatenate(list({name})) of blocks. OnE and OgE fit an iterator of blocks"
+            f"{name})) of vectors or numpy.concatenate(list({name})) of blocks. fit takes an iterator of blocks, too"
         )
     try:
         return np.asarray(x)

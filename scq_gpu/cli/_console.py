@@ -19,7 +19,6 @@ from rich.text import Text
 
 import scq_gpu as scq
 from scq_gpu._core.devices import usable_device
-from scq_gpu.rows.sources import ENDINGS as ROW_ENDINGS
 
 app = typer.Typer(
     name="scq-gpu",
@@ -128,7 +127,7 @@ class Session:
 
     def open_model(self, path: Path) -> Any:
         """An encoder from its file, at work on the device."""
-        if path.suffix.lower() in ROW_ENDINGS:
+        if path.exists() and path.suffix != ".safetensors" and not _may_be_model(path):
             raise typer.BadParameter(
                 f"{path} comes where the model is wanted, and is none: a model is a .safetensors file, as "
                 "`scq-gpu fit` writes it, and comes first, before the data"
@@ -196,6 +195,14 @@ def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]
         return function
 
     return add
+
+
+def _may_be_model(path: Path) -> bool:
+    """Whether a file begins as safetensors files do, with the length of a header in JSON, and the header."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
 
 
 def load_array(path: Path) -> np.ndarray:

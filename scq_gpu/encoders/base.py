@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
+from tqdm import tqdm
 
 from scq_gpu._core.arrays import Array, from_host, like, namespace, to_host
 from scq_gpu._core.bits import code_bytes, pack_bits, signs
@@ -30,7 +32,9 @@ from scq_gpu.kernels.engines import encode_engine
 from scq_gpu.rows.filled import FilledRows
 from scq_gpu.rows.inputs import InputRows, as_rows
 from scq_gpu.rows.passes import Rows
+from scq_gpu.rows.streamed import SampledRows, sample_blocks
 from scq_gpu.search.scoring import row_factors, unit_map
+from scq_gpu.training.linalg import generator
 
 _ENCODERS: dict[str, type[Encoder]] = {}
 
@@ -45,6 +49,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     n_bits: int
     device: str | None
     n_samples_: int
+    n_samples_kept_: int
     _fitted_arrays: tuple[str, ...]
     _fitted_facts: tuple[str, ...] = ("n_features_in_",)
 
@@ -72,6 +77,9 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             - a list of arrays of one namespace, or of what ``open_rows`` returns, as one after the other: nothing is
               joined in memory;
             - a list of rows, each a list of numbers;
+            - an iterator, such as a generator, of blocks (rows, n_features), arrays of one type, for data that come
+              once. Means and axes are those of all rows; the passes of training go through a sample of them, drawn
+              uniformly, of at most 512 MiB: ``n_samples_`` went by and ``n_samples_kept_`` were kept;
             - a Dask array of NumPy or CuPy chunks of known sizes, for `OnE` and `OgE`: each chunk is worked on where it
               is. Other encoders refuse it.
 
@@ -89,10 +97,25 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _fit(self, X: Any) -> None:
         self._check_parameters()
-        rows = self._open(X, reset=True, min_rows=2)
+        streamed = self._sample(X) if isinstance(X, Iterator) else None
+        rows = self._open(X if streamed is None else streamed, reset=True, min_rows=2)
         with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp):
             self._learn(rows)
-        self.n_samples_ = rows.shape[0]
+        self.n_samples_ = rows.shape[0] if streamed is None else streamed.n_all
+        self.__dict__.pop("n_samples_kept_", None)  # of an earlier fit
+        if streamed is not None:
+            self.n_samples_kept_ = streamed.shape[0]
+
+    def _sample(self, blocks: Iterator[Any]) -> SampledRows:
+        """Go through an iterator of blocks, and say what is kept of it."""
+        with blas_in_one_thread(np):
+            kept = sample_blocks(blocks, device=self.device, rng=generator(getattr(self, "random_state", None)))
+        if getattr(self, "verbose", False):
+            tqdm.write(
+                f"{type(self).__name__}: {kept.n_all:,} rows went by, {kept.shape[0]:,} of them are kept for training",
+                file=sys.stderr,
+            )
+        return kept
 
     def _open(self, X: Any, *, reset: bool, min_rows: int = 1) -> InputRows:
         """The rows of X; scikit-learn's checks of their width and names, which a fit (``reset``) sets."""
@@ -212,6 +235,8 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             elif name != "device" and isinstance(value, bool | int | float | str | np.generic | None):
                 params[name] = value.item() if isinstance(value, np.generic) else value
         facts = {name: getattr(self, name) for name in self._fitted_facts}
+        if hasattr(self, "n_samples_kept_"):
+            facts["n_samples_kept_"] = self.n_samples_kept_
         if hasattr(self, "feature_names_in_"):
             facts["feature_names_in_"] = list(self.feature_names_in_)
         return tensors, {"encoder": type(self).__name__, "params": params, "fitted": facts}

@@ -276,6 +276,9 @@ class OgE(_SCQ):
     converged_ : bool
     n_features_in_ : int
     n_samples_ : int
+        Rows learned from.
+    n_samples_kept_ : int
+        If X was an iterator, those of them that training went through.
 
     See Also
     --------

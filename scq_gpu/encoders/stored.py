@@ -51,7 +51,7 @@ def check_stored(
             raise _unfit(path, f"the parameter {_shown(name)}={_shown(value)} is none of this encoder's")
     for name, value in fitted.items():
         kind = _FACTS.get(name)
-        if name not in (*plain, "feature_names_in_") or not (kind or _is_plain)(value):
+        if name not in (*plain, "feature_names_in_", "n_samples_kept_") or not (kind or _is_plain)(value):
             raise _unfit(path, f"the fact {_shown(name)}={_shown(value)} is none of this encoder's")
     lengths: dict[str | int, int] = {}
     counts: dict[str, Any] = {"n_bits": given.get("n_bits"), "n_features_in_": fitted.get("n_features_in_")}
@@ -126,7 +126,7 @@ def _is_plain(value: Any) -> bool:
 
 
 _FACTS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("n_features_in_", "n_samples_", "n_iter_"), _is_count),
+    **dict.fromkeys(("n_features_in_", "n_samples_", "n_samples_kept_", "n_iter_"), _is_count),
     "scale_": _is_number,
     "converged_": lambda value: isinstance(value, bool),
     "loss_curve_": lambda value: isinstance(value, list) and all(map(_is_number, value)),

@@ -28,8 +28,6 @@ _FORMATS: dict[str, type[FileRows]] = {
     ".hdf5": Hdf5Rows,
     ".zarr": ZarrRows,
 }
-ENDINGS = frozenset(_FORMATS)
-"""Of the names of files of rows."""
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
 
 Paths = str | os.PathLike[str] | RowSource | Sequence["str | os.PathLike[str] | RowSource"]

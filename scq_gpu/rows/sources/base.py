@@ -36,6 +36,7 @@ class RowSource(abc.ABC):
     dtype: Any
     label: str
     in_memory: bool = False
+    known_moments: Any = None  # of more rows than these, where these are a sample of them
 
     @abc.abstractmethod
     def blocks(self, size: int, *, first: int = 0) -> Iterator[Array]:
