@@ -72,7 +72,7 @@ API = {
     "files": ["io", "io.code_files", "encoders.memory"],
     "codes": ["_core.codes", "encoders.imported"],
     "search": ["encoders.vector_index", "search"],
-    "measuring": ["metrics.evaluation", "encoders.sweeps"],
+    "measuring": ["metrics.evaluation", "encoders.sweeps", "encoders.scale"],
     "metrics": ["metrics"],
 }
 

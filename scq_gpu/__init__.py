@@ -55,6 +55,7 @@ __all__ = [
 if TYPE_CHECKING:
     from scq_gpu.encoders import baselines as baselines
     from scq_gpu.encoders import memory as memory
+    from scq_gpu.encoders import scale as scale
     from scq_gpu.encoders import sweeps as sweeps
     from scq_gpu.metrics import evaluation as evaluation
     from scq_gpu.plots import report as report

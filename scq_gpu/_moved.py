@@ -20,6 +20,7 @@ MODULES = {
     "interchange": "encoders.imported",
     "memory": "encoders.memory",
     "report": "plots.report",
+    "scale": "encoders.scale",
     "sweeps": "encoders.sweeps",
 }
 

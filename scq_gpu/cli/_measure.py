@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,10 @@ import scq_gpu as scq
 from scq_gpu._core.arrays import device_of, from_host, namespace, to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import to_device
-from scq_gpu._core.files import natural_order
+from scq_gpu._core.files import natural_order, replace_file
 from scq_gpu._core.validate import AP_RULES, METRICS, TIE_RULES
 from scq_gpu.cli._console import Model, Session, command, load_array, option
+from scq_gpu.cli._plan import measure
 
 _REPEATS = 5
 _TEXT = {".txt", ".csv", ".labels"}
@@ -159,19 +161,24 @@ def _read_images(path: Path) -> Any:
     return sorted(found, key=natural_order)
 
 
-@command("device")
+@command("device", "overwrite")
 def bench(
     session: Session,
     model: Annotated[Path | None, option("Encode with this model rather than with one made up.")] = None,
     rows: Annotated[int, option("Rows to encode, random float32.", min=1)] = 100_000,
     features: Annotated[int, option("Features per row; a model brings its own.", min=1)] = 512,
     bits: Annotated[int, option("Bits per code; a model brings its own.", min=1)] = 32,
+    codes: Annotated[int, option("Codes to scan, random.", min=1000)] = 5_000_000,
+    output: Annotated[
+        Path | None, option("Also write all figures, .json, for `scq-gpu plan`.", "--output", "-o")
+    ] = None,
 ) -> None:
-    """Measure how fast this machine encodes.
+    """Measure how fast this machine encodes and scans.
 
-    Beside it stand the bare matrix product and, if it is installed, Faiss.
+    Beside encoding stand the bare matrix product and, if it is installed, Faiss. Scans are on the CPU.
     """
     session.check_device()
+    session.check_output(output, [".json"])
     encoder = scq.load(model) if model is not None else _made_up(features, bits)
     n_bits, d = encoder.n_bits, encoder.n_features_in_
     X = np.random.default_rng(0).standard_normal((rows, d), dtype=np.float32)
@@ -190,8 +197,25 @@ def bench(
     ]
     device = session.device or "cpu"
     title = f"{rows:,} x {d:,} float32 to {n_bits} bits ({code_bytes(n_bits)} bytes) on {device}"
-    facts = {"rows": rows, "features": d, "n_bits": n_bits, "device": device, "results": results}
-    session.table(title, results, facts)
+    rates = measure(session, d, n_bits, rows=max(1000, rows), codes=codes).as_dict()
+    facts = {"rows": rows, "features": d, "n_bits": n_bits, "device": device, "results": results, "rates": rates}
+    if output is not None:
+        replace_file(output, json.dumps(facts, indent=1).encode() + b"\n")
+    session.table(title, results, facts, note="" if session.json else _scan_lines(rates))
+
+
+def _scan_lines(rates: dict[str, Any]) -> str:
+    """What the scans came to, for people."""
+    kinds = {
+        "Hamming, one query": "hamming",
+        "Hamming, 64 at a time": "hamming_batch",
+        "floats against codes, one query": "asymmetric",
+        "floats against codes, 64 at a time": "asymmetric_batch",
+    }
+    lines = [f" {title:<36}{rates[f'{kind}_codes_per_second'] / 1e6:>12,.0f}" for title, kind in kinds.items()]
+    fit = f"A fit takes {1e6 * rates['fit_seconds_per_row']:.3g} seconds per million rows."
+    head = f"Scan of {rates['codes']:,} codes, million codes per second and query"
+    return "\n".join([head, *lines, fit])
 
 
 def _made_up(features: int, bits: int) -> Any:

@@ -12,13 +12,13 @@ from typing import Any
 
 import typer
 
-from scq_gpu.cli import _learn, _machine, _measure, _use  # noqa: F401 - they add their commands to the app
+from scq_gpu.cli import _learn, _machine, _measure, _plan, _use  # noqa: F401 - they add their commands to the app
 from scq_gpu.cli._console import Lacking, app, say
 
 BAD_DATA, BAD_USAGE, LACKING, CANNOT_WRITE, INTERRUPTED, NO_READER = 1, 2, 3, 4, 130, 141
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's, or that of the click inside newer typers
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
-_ORDER = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "info", "demo"]
+_ORDER = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "plan", "info", "demo"]
 
 app.registered_commands.sort(key=lambda command: _ORDER.index(str(command.name)))
 
@@ -52,7 +52,7 @@ _OPTIONS = {
     "n_init": "--restarts",
     "random_state": "--seed",
     "out": "--output",
-    "block_rows": "--block-rows",
+    "bits": "--bits",
     **{
         name: f"--{name.replace('_', '-')}"
         for name in ("on_invalid", "id_column", "query_labels", "n_queries", "max_iter")

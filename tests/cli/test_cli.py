@@ -24,7 +24,7 @@ from scq_gpu.training.defaults import STARTS
 
 __all__ = ["made", "run", "work"]  # fixtures
 
-COMMANDS = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "info", "demo"]
+COMMANDS = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "plan", "info", "demo"]
 
 
 def test_fit_writes_the_encoder_the_library_fits(work, run):
@@ -290,7 +290,7 @@ def test_info_tells_about_each_kind_of_file_and_the_machine(work, run):
 
 
 def test_bench_measures_each_contender(run):
-    facts = json.loads(run("bench --rows 300 --features 16 --bits 8 --json")[1])
+    facts = json.loads(run("bench --rows 300 --features 16 --bits 8 --codes 1000 --json")[1])
     names = [result["what"] for result in facts["results"]]
     assert names[:3] == ["scq_gpu encode", "product alone", "numpy.packbits(X @ W >= t)"]
     assert all(result["rows_per_second"] > 0 for result in facts["results"])

@@ -85,6 +85,7 @@ PUBLIC_MODULES = {
     "metrics": ["mean_average_precision", "precision_at_k", "precision_at_radius", "recall_at_k", "quantization_loss"],
     "plots": ["bits_curve", "gallery", "loss_curve", "theme"],
     "report": ["write_report"],
+    "scale": ["Rates", "measure_rates", "plan"],
     "search": ["HammingIndex"],
     "sweeps": ["BitSweep", "ScalePath", "scale_path", "sweep_bits"],
 }
