@@ -21,7 +21,7 @@ def main():
         (Path(folder) / "scq-gpu").chmod(0o755)
         work = Path(folder) / "work"
         work.mkdir()
-        environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "COLUMNS": "100"}
+        environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "COLUMNS": "150"}
 
         def fill(match):
             commands = [line for line in match[1].splitlines() if line.startswith("$ ")]

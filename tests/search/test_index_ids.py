@@ -28,7 +28,7 @@ def brute(query, table, k, none):
 
 
 def host(x):
-    return x if isinstance(x, np.ndarray) else np.from_dlpack(x)
+    return x if isinstance(x, np.ndarray) else x.get() if hasattr(x, "get") else np.from_dlpack(x)
 
 
 def check(found, queries, table, k, none=-1):
@@ -37,10 +37,14 @@ def check(found, queries, table, k, none=-1):
         assert list(zip(d[row].tolist(), ids[row].tolist(), strict=True)) == brute(query, table, k, none)
 
 
-@pytest.fixture(params=["numba", "numpy", "array_api_strict", "torch"])
+@pytest.fixture(params=["numba", "numpy", "array_api_strict", "torch", "cupy"])
 def asarray(request, monkeypatch):
-    if request.param in ("numba", "torch"):
+    if request.param in ("numba", "torch", "cupy"):
         module = pytest.importorskip(request.param)
+    if request.param == "cupy":
+        if not module.is_available():
+            pytest.skip("CuPy finds no CUDA device here")
+        return module.asarray
     monkeypatch.setattr(engines, "PAIRS", 0 if request.param == "numba" else 1 << 62)
     if request.param == "torch":
         return module.asarray
