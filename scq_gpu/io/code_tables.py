@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,13 @@ def write_table(
     fields = [] if id_column is None else [pa.field(id_column, rows.id_type(id_column), nullable=False)]
     metadata = {"scq_gpu.n_bits": str(n_bits), "scq_gpu.bit_contract": BIT_CONTRACT}
     schema = pa.schema([*fields, pa.field(_COLUMN, pa.binary(width), nullable=False)], metadata=metadata)
-    ids = None if id_column is None else _kept(rows.ids(id_column, _BATCH), dropped)
+    batches = range(0, len(codes), _BATCH)
+    ids = repeat(None) if id_column is None else _in_batches(_kept(rows.ids(id_column, _BATCH), dropped))
     with replacing(out) as file, _writer(file, schema, out.suffix) as writer:
-        for start in range(0, len(codes), _BATCH):
+        for start, some_ids in zip(batches, ids, strict=False):
             some = np.ascontiguousarray(codes[start : start + _BATCH])
-            columns = [pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(some), [None, pa.py_buffer(some)])]
-            if ids is not None:
-                columns.insert(0, _take(ids, len(some)))
+            column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(some), [None, pa.py_buffer(some)])
+            columns = [column] if some_ids is None else [some_ids, column]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
@@ -72,28 +73,27 @@ def _writer(file: Any, schema: Any, ending: str) -> Any:
     return _pyarrow("pyarrow.ipc").new_file(file, schema)
 
 
-def _kept(ids: Iterator[Any], dropped: np.ndarray) -> list[Any]:
-    """An iterator over the ids of rows that were not dropped, and what is left of its last piece."""
-
-    def kept() -> Iterator[Any]:
-        start = 0
-        for piece in ids:
-            gone = dropped[np.searchsorted(dropped, start) : np.searchsorted(dropped, start + len(piece))] - start
-            start += len(piece)
-            yield piece.take(np.delete(np.arange(len(piece)), gone)) if gone.size else piece
-
-    return [kept(), None]
+def _kept(ids: Iterator[Any], dropped: np.ndarray) -> Iterator[Any]:
+    """The ids of rows that were not dropped."""
+    start = 0
+    for piece in ids:
+        gone = dropped[np.searchsorted(dropped, start) : np.searchsorted(dropped, start + len(piece))] - start
+        start += len(piece)
+        yield piece.take(np.delete(np.arange(len(piece)), gone)) if gone.size else piece
 
 
-def _take(ids: list[Any], count: int) -> Any:
-    """The next ``count`` ids."""
-    pa, pieces, held = _pyarrow(), [], 0
-    while held < count:
-        piece = ids[1] if ids[1] is not None else next(ids[0])
-        pieces.append(piece[: count - held])
-        ids[1] = piece[count - held :] if len(piece) > count - held else None
-        held += len(pieces[-1])
-    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+def _in_batches(pieces: Iterator[Any]) -> Iterator[Any]:
+    """Arrays of any length as arrays of `_BATCH`; the last may be shorter."""
+    pa = _pyarrow()
+    waiting: list[Any] = []
+    for piece in pieces:
+        waiting.append(piece)
+        while sum(map(len, waiting)) >= _BATCH:
+            joined = pa.concat_arrays(waiting)
+            yield joined[:_BATCH]
+            waiting = [joined[_BATCH:]]
+    if sum(map(len, waiting)):
+        yield pa.concat_arrays(waiting)
 
 
 def read_codes(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | None]:

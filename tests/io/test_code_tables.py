@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import scq_gpu as scq
+from scq_gpu.io import code_tables
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -61,7 +62,8 @@ def shards(tmp_path):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("column", [None, "key", "name"])
-def test_ids_stand_beside_their_codes(encoder, shards, tmp_path, ending, column):
+def test_ids_stand_beside_their_codes(encoder, shards, tmp_path, ending, column, monkeypatch):
+    monkeypatch.setattr(code_tables, "_BATCH", 170)  # many batches, that end where no shard does
     out = scq.encode_file(encoder, shards, tmp_path / f"c{ending}", id_column=column, block_rows=333, progress=False)
     table, codes = read(out)
     np.testing.assert_array_equal(codes, encoder.encode(X))
@@ -118,7 +120,7 @@ def test_it_goes_on_and_the_file_is_the_same(encoder, shards, tmp_path, ending):
             append = code_files._Partial.append
             code_files._Partial.append = lambda self, *args: (append(self, *args), self._save(), die())
         else:
-            code_tables._take = die
+            code_tables._in_batches = die
         scq.encode_file(scq.load({str(tmp_path / "m.safetensors")!r}), {str(shards)!r}, {str(out)!r}, id_column="name",
                         progress=False, block_rows=500)
     """
