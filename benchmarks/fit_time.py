@@ -27,7 +27,7 @@ def rows_of(name: str, folder: Path) -> np.ndarray:
     if name == "EfficientNet":
         return np.ascontiguousarray(efficientnet(folder).X, dtype=np.float32)
     with np.load(folder / "wordnet_minilm384.npz") as file:
-        X = file["X_train"].astype(np.float32)
+        X = file["X_train"].astype(np.float32) * file["feature_scale"].astype(np.float32)
     return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 

@@ -125,6 +125,7 @@ class _SCQ(LinearEncoder):
             scale=recipe.scale,
             scale_factor=recipe.scale_factor,
             flatten=recipe.flatten,
+            asked=self.n_components != "auto",
             eps=float(rows.xp.finfo(rows.dtype).eps),
             xp=rows.xp,
         )

@@ -89,6 +89,7 @@ def compute_basis(
     scale: float | None = None,
     scale_factor: float = 1.0,
     flatten: bool = False,
+    asked: bool = False,
 ) -> Basis:
     """Center, keep the leading principal axes, choose the scale.
 
@@ -105,6 +106,8 @@ def compute_basis(
         None is Eq. (scale), ``sqrt(L / sum of the L largest variances)``, times ``scale_factor``.
     flatten : bool
         Whether to weight the axes by `flattening`.
+    asked : bool
+        Whether ``n_components`` was somebody's wish, so that fewer deserve a warning.
     """
     n, d = moments.n, moments.mean.shape[0]
     covariance = moments.scatter / n
@@ -121,7 +124,7 @@ def compute_basis(
     rank = min(int(np.count_nonzero(spectrum > _NOISE * eps * spectrum[0])), n - 1)
     wanted = d if n_components is None else n_components
     D = min(wanted, rank)
-    if D < min(wanted, varying):
+    if asked and D < min(wanted, varying):
         warn_caller(f"X ({n} rows, {d} features) has rank {rank}: keeping {D} components of {min(wanted, varying)}")
     if n_bits > D:
         more = f" or raise n_components (now {n_components})" if wanted < n_bits else ""

@@ -114,15 +114,13 @@ def test_constant_columns_and_duplicate_rows_are_fine():
 @pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
 def test_fewer_rows_than_components_warns_and_works(Encoder):
     with pytest.warns(UserWarning, match=r"\(5 rows, 8 features\) has rank 4: keeping 4 components of 8"):
-        encoder = fit(GOOD[:5], Encoder, n_bits=3)
+        encoder = fit(GOOD[:5], Encoder, n_bits=3, n_components=8)
     assert len(encoder.eigenvalues_) == 4
+    assert len(fit(GOOD[:5], Encoder, n_bits=3).eigenvalues_) == 4  # who asked for no number is not warned of it
 
 
 def test_fewer_rows_than_bits_is_refused():
-    with (
-        pytest.warns(UserWarning, match="has rank 3"),
-        pytest.raises(ValueError, match="n_bits=4 exceeds the 3 dimensions left after PCA of 4 rows"),
-    ):
+    with pytest.raises(ValueError, match="n_bits=4 exceeds the 3 dimensions left after PCA of 4 rows"):
         fit(GOOD[:4])
 
 

@@ -15,7 +15,6 @@ import scq_gpu as scq
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
-    pytest.mark.filterwarnings("ignore:X .* has rank:UserWarning"),
 ]
 
 METHODS = {

@@ -258,7 +258,6 @@ def random_on_cifar(cifar_split):
     return np.mean([retrieval(scq.LSH(32, random_state=seed), *cifar_split) for seed in range(3)])
 
 
-@pytest.mark.filterwarnings("ignore:X .* has rank:UserWarning")
 @pytest.mark.parametrize("Encoder", [scq.PCARR, scq.ITQ, scq.KMH, scq.BA])
 def test_better_than_random_on_digits(Encoder, digits_split, random_on_digits):
     """The others are not better there: 32 directions at random tell 64 pixels apart well."""

@@ -13,7 +13,6 @@ import scq_gpu as scq
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:X .* has rank:UserWarning")
 @parametrize_with_checks(
     [scq.OgE(n_bits=1), scq.OnE(n_bits=1)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
 )

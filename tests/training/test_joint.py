@@ -127,7 +127,6 @@ def data_sets(draw):
     return X.astype(draw(st.sampled_from([np.float32, np.float64]))), draw(st.integers(1, d))
 
 
-@pytest.mark.filterwarnings("ignore:X .* has rank:UserWarning")
 @pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
 @pytest.mark.parametrize("preserve", ["neighbors", "classes"])
 @given(data=data_sets())
