@@ -48,14 +48,15 @@ def label(value: object) -> str:
 
 @pytest.fixture(scope="module", params=LINES)
 def compiled(request):
-    """The budgets of all variants, compiled side by side by the NVRTC of one CUDA line."""
+    """The budgets of all variants that tests ask for, compiled side by side by the NVRTC of one CUDA line."""
 
     def compile_one(job):
         variant, arch = job
         cubin = toolchain.compile_cubin(read_source(variant.source), build_options(variant), arch, request.param)
         return toolchain.read_budgets(cubin, arch)
 
-    jobs = ENCODE + HAMMING + ASYMMETRIC
+    wanted = [item.callspec.params for item in request.session.items if "compiled" in item.fixturenames]
+    jobs = list(dict.fromkeys((params["variant"], params["arch"]) for params in wanted))
     with ThreadPoolExecutor() as pool:
         return dict(zip(jobs, pool.map(compile_one, jobs), strict=True))
 
