@@ -108,8 +108,8 @@ class Session:
         """Refuse a path that cannot be written to, before the work starts rather than after it."""
         if path is None:
             return
-        if re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
-            raise ValueError(f"--output {path} is a URL; write to a local file, which can be copied there afterwards")
+        if url := _url_of(path):
+            raise ValueError(f"--output {url} is a URL; write to a local file, which can be copied there afterwards")
         known = list(endings)
         if known and path.suffix.lower() not in known:
             raise ValueError(f"{path} has the ending {path.suffix!r}; what can be written is {', '.join(known)}")
@@ -127,6 +127,8 @@ class Session:
 
     def open_model(self, path: Path) -> Any:
         """An encoder from its file, at work on the device."""
+        if url := _url_of(path):
+            raise ValueError(f"{url} is a URL, and models are read from local files; copy it first")
         if path.exists() and path.suffix != ".safetensors" and not _may_be_model(path):
             raise typer.BadParameter(
                 f"{path} comes where the model is wanted, and is none: a model is a .safetensors file, as "
@@ -195,6 +197,12 @@ def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]
         return function
 
     return add
+
+
+def _url_of(path: Path) -> str | None:
+    """The URL that was typed for a path, with the slash that pathlib took from it."""
+    url, count = re.subn(r"^([A-Za-z][A-Za-z0-9+.-]+):/", r"\1://", path.as_posix())
+    return url if count else None
 
 
 def _may_be_model(path: Path) -> bool:

@@ -64,9 +64,10 @@ COMMANDS = {
     "ids without a place": ("encode m.safetensors x.npy -o n.npy --id-column id", "--id-column 'id' needs a place"),
     "other rows to rescore by": ("search m.safetensors c.npy q.npy --rescore q.npy", "--rescore q.npy holds 297 rows"),
     "a URL": ("encode m.safetensors s3://bucket/x.npy -o n.npy", "reading s3://bucket/x.npy needs .*pip install"),
+    "a URL for a model": ("encode s3://bucket/m.safetensors x.npy -o n.npy", "s3://bucket/m.safetensors is a URL, and"),
     "a URL for output": (
         "encode m.safetensors x.npy -o s3://bucket/n.npy",
-        "--output s3:/.*is a URL; write to a local",
+        "--output s3://bucket/n.npy is a URL; write to a local",
     ),
 }
 
