@@ -33,8 +33,10 @@ x[0](g.md)
     assert relative_links(text) == ["a.md", "images/b.png", "c.md", "i.md"]
 
 
-@pytest.mark.parametrize("page", ["tour.md", "bits.md", "choosing_bits.md"])
+@pytest.mark.parametrize("page", ["tour.md", "bits.md", "choosing_bits.md", "scale.md"])
 def test_examples_run(page):
+    if page == "scale.md":
+        pytest.importorskip("faiss")
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     with threadpool_limits(1):  # BLAS threads that spin on a busy machine take far longer than one
         result = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=flags, encoding="utf-8")
