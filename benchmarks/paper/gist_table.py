@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from methods import METHODS, SETTINGS
+from methods import METHODS, SCRIPT_SCALE, SETTINGS
 from protocols import Split, cifar10_gist
 from published import GIST
 from results import (
@@ -34,7 +34,7 @@ from threadpoolctl import threadpool_limits
 import scq_gpu as scq
 
 BITS = (16, 32)
-NAMES = ("LSH", "ITQ", "OnE, columnwise", "OgE, columnwise", "OnE, joint", "OgE, joint")
+NAMES = ("LSH", "ITQ", "OnE, columnwise", "OgE, columnwise", SCRIPT_SCALE, "OnE, joint", "OgE, joint")
 METRICS = {"mAP": "mean_average_precision", "prec@r2": "precision_at_radius"}
 
 

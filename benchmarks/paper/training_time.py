@@ -19,7 +19,7 @@ from typing import Any
 
 import faiss
 import numpy as np
-from methods import METHODS, line_style
+from methods import METHODS, SCRIPT_SCALE, line_style
 from protocols import cifar10
 from results import arguments, new_figure, origin, table, write_figure, write_page, write_rows
 from sklearn.exceptions import ConvergenceWarning
@@ -30,7 +30,7 @@ import scq_gpu as scq
 BITS, ITERATIONS = 32, 50
 ROWS = (5000, 10000, 20000, 50000)
 FAISS = "Faiss ITQ"
-NAMES = (*(name for name in METHODS if METHODS[name].distance == "hamming"), FAISS)
+NAMES = (*(m for m in METHODS if METHODS[m].distance == "hamming" and m != SCRIPT_SCALE), FAISS)
 # Seconds of the authors' MATLAB code in Octave at their task on two cores: PCA, then 50 iterations
 AUTHORS = {"PCA": 6.6, "OgE": 8.7, "OnE": 97.0}
 Encode = Callable[[np.ndarray], np.ndarray]

@@ -234,12 +234,22 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 tensors[f"param.{name}"] = to_host(value)
             elif name != "device" and isinstance(value, bool | int | float | str | np.generic | None):
                 params[name] = value.item() if isinstance(value, np.generic) else value
+            elif isinstance(value, list | tuple):  # of sizes
+                params[name] = [int(size) for size in value]
         facts = {name: getattr(self, name) for name in self._fitted_facts}
         if hasattr(self, "n_samples_kept_"):
             facts["n_samples_kept_"] = self.n_samples_kept_
         if hasattr(self, "feature_names_in_"):
             facts["feature_names_in_"] = list(self.feature_names_in_)
         return tensors, {"encoder": type(self).__name__, "params": params, "fitted": facts}
+
+    @classmethod
+    def _array_shapes(cls, params: dict[str, Any], fitted: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Shapes of fitted arrays that follow from the header of a model file in a way of this encoder's own.
+
+        Both dictionaries are as a file gave them; a ValueError says what does not fit.
+        """
+        return {}
 
     def _run_with(self, X: Any, names: tuple[str, ...], run: Callable[..., Array]) -> Array:
         """``run(rows, *fitted arrays)`` where the work is to be done, back in X's namespace and on X's device."""
@@ -509,9 +519,18 @@ def from_tensors(tensors: dict[str, np.ndarray], facts: dict[str, Any], *, path:
         raise ModelFileError(f"{path} holds an encoder {str(name)[:100]!r}; this scq_gpu knows {known}")
     kind = _ENCODERS[name]
     params = kind._get_param_names()
-    check_stored(tensors, facts, arrays=kind._fitted_arrays, plain=kind._fitted_facts, params=params, path=path)
+    check_stored(
+        tensors,
+        facts,
+        arrays=kind._fitted_arrays,
+        plain=kind._fitted_facts,
+        params=params,
+        shapes=kind._array_shapes,
+        path=path,
+    )
     older = {"preserve": "classes"} if "preserve" in params else {}  # before there was a choice
-    encoder = kind(**older | facts["params"])
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in facts["params"].items()}
+    encoder = kind(**older | given)
     for name, value in tensors.items():
         setattr(encoder, name.removeprefix("param."), value)
     for name, value in facts["fitted"].items():

@@ -28,6 +28,7 @@ _SHAPES: dict[str, tuple[str | int, ...]] = {
 """Axes of fitted arrays; those that no fact gives a length must agree with each other."""
 
 _LATER = frozenset({"mean_", "levels_", "eigenvalues_"})  # not needed to encode, and not in every file of before
+_MAX_SIZES = 100  # layers of a network
 _MAX_NAME = 200  # characters of a name or value that a message shows
 
 
@@ -38,16 +39,20 @@ def check_stored(
     arrays: Collection[str],
     plain: Collection[str],
     params: Collection[str],
+    shapes: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, tuple[int, ...]]],
     path: str | os.PathLike[str],
 ) -> None:
-    """Refuse arrays and facts that an encoder with these fitted arrays, plain facts and parameters cannot have."""
+    """Refuse arrays and facts that an encoder with these fitted arrays, plain facts and parameters cannot have.
+
+    ``shapes(params, fitted)`` gives those of arrays that are the encoder's own.
+    """
     parts = [facts.get(part) if isinstance(facts, dict) else None for part in ("params", "fitted")]
     if not all(isinstance(part, dict) for part in parts):
         raise _unfit(path, "its facts hold no 'params' and 'fitted'")
     given: dict[str, Any] = parts[0] or {}
     fitted: dict[str, Any] = parts[1] or {}
     for name, value in given.items():
-        if name not in params or name == "device" or not _is_plain(value):
+        if name not in params or name == "device" or not (_is_plain(value) or _is_sizes(value)):
             raise _unfit(path, f"the parameter {_shown(name)}={_shown(value)} is none of this encoder's")
     for name, value in fitted.items():
         kind = _FACTS.get(name)
@@ -65,8 +70,12 @@ def check_stored(
     missing = [name for name in arrays if name not in tensors and name not in _LATER]
     if missing:
         raise _unfit(path, f"the array {missing[0]!r} is missing")
+    try:
+        own = shapes(given, fitted)
+    except ValueError as error:
+        raise _unfit(path, str(error)) from error
     for name, x in tensors.items():
-        _check_array(name, x, lengths, arrays=arrays, params=params, path=path)
+        _check_array(name, x, lengths, arrays=arrays, params=params, own=own, path=path)
     _check_words(lengths, given, path=path)
 
 
@@ -77,6 +86,7 @@ def _check_array(
     *,
     arrays: Collection[str],
     params: Collection[str],
+    own: Mapping[str, tuple[int, ...]],
     path: str | os.PathLike[str],
 ) -> None:
     parameter = name.removeprefix("param.")
@@ -85,7 +95,7 @@ def _check_array(
     wanted = "iu" if name == "modes_" else "biuf" if parameter != name else "f"
     if x.dtype.kind not in wanted:
         raise _unfit(path, f"{name} is {x.dtype}, where {'integers' if name == 'modes_' else 'floats'} are wanted")
-    axes = _SHAPES.get(name)
+    axes = own.get(name, _SHAPES.get(name))
     if axes is not None:
         shape = tuple(axis if isinstance(axis, int) else lengths.get(axis) for axis in axes)
         fits = x.ndim == len(axes) and all(w is None or w == s for w, s in zip(shape, x.shape, strict=True))
@@ -121,12 +131,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= _MAX_SIZES and all(map(_is_count, value))
+
+
 def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | None)
 
 
 _FACTS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("n_features_in_", "n_samples_", "n_samples_kept_", "n_iter_"), _is_count),
+    "layers_": _is_sizes,
     "scale_": _is_number,
     "converged_": lambda value: isinstance(value, bool),
     "loss_curve_": lambda value: isinstance(value, list) and all(map(_is_number, value)),
