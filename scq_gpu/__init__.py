@@ -7,7 +7,7 @@ from scq_gpu._core.codes import pack, unpack
 from scq_gpu._version import __version__
 from scq_gpu.encoders.base import load
 from scq_gpu.encoders.baselines import BA, ITQ, KMH, LSH, PCAH, PCARR, SH, SpH
-from scq_gpu.encoders.deep import DH, UHBDNN
+from scq_gpu.encoders.deep import BGAN, DH, UHBDNN
 from scq_gpu.encoders.imported import from_faiss
 from scq_gpu.encoders.memory import estimate_memory
 from scq_gpu.encoders.scq import OgE, OnE
@@ -23,6 +23,7 @@ from scq_gpu.search.rescoring import rescore
 
 __all__ = [
     "BA",
+    "BGAN",
     "DH",
     "ITQ",
     "KMH",

@@ -38,7 +38,7 @@ class DH(NetworkEncoder):
 
     With H the last layer's values for all n rows, B their signs and :math:`W_l, c_l` the layers, minimizes
 
-    .. math:: \frac1{2n} |B - H|^2 - \frac{\lambda_1}{2n} |H|^2 +
+    .. math:: \frac1{2n} |B - H|^2 - \frac{\lambda_1}{2n} |H - 1 \bar h'|^2 +
               \frac{\lambda_2}2 \sum_l |W_l W_l' - I|^2 + \frac{\lambda_3}2 \sum_l (|W_l|^2 + |c_l|^2)
 
     by gradient descent over all rows: little is lost to signs, bits vary and are balanced, they are independent, and
@@ -59,7 +59,7 @@ class DH(NetworkEncoder):
         The first step. It grows while the loss falls, and is halved, and the step taken back, where it would rise.
     max_iter : int, default=100
         Most steps, each a pass over the rows.
-    tol : float, default=1e-4
+    tol : float, default=1e-5
         The fit ends when a step lowers the loss by less than this, relatively. 0 runs all steps.
     device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
         Where to work; None follows X.
@@ -114,7 +114,7 @@ class DH(NetworkEncoder):
         n_components: int = 512,
         learning_rate: float = 0.1,
         max_iter: int = 100,
-        tol: float = 1e-4,
+        tol: float = 1e-5,
         device: str | None = None,
         random_state: Any = None,
         verbose: bool = False,
@@ -147,7 +147,7 @@ class DH(NetworkEncoder):
         P = basis.P * float(np.sqrt(len(leading) / leading.sum()))
         blocks = cut(projections(rows, P, basis.mean @ P))
         sizes = [P.shape[1], *self._hidden_sizes(), self.n_bits]
-        start = leading_layers(blocks, sizes, TANH, rng=generator(self.random_state), xp=xp)
+        start = leading_layers(blocks, sizes, TANH, rng=generator(self.random_state), xp=xp, scaled=False)
         weights = Weights(self.balance, self.independence, self.decay)
         self._keep_network(self._descend(blocks, start, sizes, weights, xp=xp), P, basis.mean, rows)
 
@@ -191,18 +191,25 @@ class Weights(NamedTuple):
 def loss_and_gradient(
     blocks: Sequence[Array], layers: Sequence[Layer], weights: Weights, *, xp: ModuleType
 ) -> tuple[float, Array]:
-    """The loss in the docstring of `DH` and its gradient by all parameters; one pass, blocks are all rows."""
+    """The loss in the docstring of `DH` and its gradient by all parameters; blocks are all rows."""
     n = sum(Y.shape[0] for Y in blocks)
 
-    def of_block(Y: Array) -> tuple[Array, Array]:
-        values = forward(Y, layers, TANH, xp=xp)
-        H = xp.tanh(values[-1])
-        rest = H - signs(H >= 0, dtype=H.dtype, xp=xp)
-        loss = xp.sum(rest * rest) - weights.balance * xp.sum(H * H)
-        slope = (rest - weights.balance * H) * TANH.slope(H) / n
-        return loss / (2 * n), backward(Y, values, layers, slope, TANH, xp=xp)
+    def ahead(Y: Array) -> list[Array]:
+        *hidden, last = forward(Y, layers, TANH, xp=xp)
+        return [*hidden, xp.tanh(last)]
 
-    losses, gradients = zip(*over_blocks(of_block, blocks), strict=True)
+    values = list(over_blocks(ahead, blocks))
+    sums = [xp.sum(H[-1], axis=0) for H in values]
+    mean = sum(sums[1:], start=sums[0]) / n
+
+    def of_block(Y: Array, below: list[Array]) -> tuple[Array, Array]:
+        H = below[-1]
+        rest, spread = H - signs(H >= 0, dtype=H.dtype, xp=xp), H - mean
+        loss = xp.sum(rest * rest) - weights.balance * xp.sum(spread * spread)
+        slope = (rest - weights.balance * spread) * TANH.slope(H) / n
+        return loss / (2 * n), backward(Y, below, layers, slope, TANH, xp=xp)
+
+    losses, gradients = zip(*over_blocks(of_block, blocks, values), strict=True)
     small, by_layers = _small_terms(layers, weights, xp=xp)
     total = sum(losses[1:], start=losses[0]) + small
     return float(total), sum(gradients[1:], start=gradients[0]) + by_layers

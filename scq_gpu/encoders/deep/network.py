@@ -89,8 +89,9 @@ def leading_layers(
     *,
     rng: np.random.Generator,
     xp: ModuleType,
+    scaled: bool,
 ) -> list[Layer]:
-    """First layers: principal axes of what comes from below, shifted and scaled to mean 0 and variance 1 on average.
+    """First layers: principal axes of what comes from below, shifted to mean 0, and ``scaled`` to variance 1 on average.
 
     Both papers start from principal axes. Where a layer is wider than there are axes of any variance, directions drawn
     at random take the places of the missing ones.
@@ -108,7 +109,8 @@ def leading_layers(
             drawn = rng.standard_normal((out - len(W), len(mean)))
             W = np.concatenate([W, drawn / np.linalg.norm(drawn, axis=1, keepdims=True)])
         variance = np.einsum("ij,jk,ik->i", W, covariance, W).mean()
-        W = W / np.sqrt(variance if variance > 0 else 1.0)
+        if scaled and variance > 0:
+            W = W / np.sqrt(variance)
         parts = (from_host(x, xp=xp, device=device_of(blocks[0])) for x in (W, -W @ mean))
         layers.append(Layer(*(xp.astype(x, blocks[0].dtype) for x in parts)))
     return layers

@@ -154,7 +154,7 @@ class UHBDNN(NetworkEncoder):
         start = rng.standard_normal((self.n_bits, self.n_bits))
         codes = _itq_codes(leading, basis.lam[: self.n_bits], start, rows=rows)
         sizes = [P.shape[1], *self._hidden_sizes(), self.n_bits]
-        layers = leading_layers(blocks, sizes, SIGMOID, rng=rng, xp=xp)
+        layers = leading_layers(blocks, sizes, SIGMOID, rng=rng, xp=xp, scaled=True)
         self._keep_network(self._alternate(blocks, codes, layers, sizes, xp=xp), P, basis.mean, rows)
 
     def _alternate(

@@ -1,0 +1,233 @@
+"""Tables "DH / UH-BDNN" and "BGAN": the deep peers beside OnE and OgE, with the seconds that training takes.
+
+    python benchmarks/paper/deep_table.py --data DIR                       # GIST, five splits
+    python benchmarks/paper/deep_table.py --data DIR --images FILE --part images
+
+Writes docs/results/deep_table.csv and .md. Rows are added to the CSV file as they come, and what is there is not run
+again; ``--fresh`` begins anew. GIST follows the protocol of gist_table.py.
+
+Images are an .npz file with X_train and X_test (n, 32, 32, 3) of uint8, y_train and y_test, or a folder of CIFAR-10's
+binary version; BGAN needs torch (``pip install "scq-gpu[deep]"``). 1,000 images a class, or the first 10,000, are
+trained on; queries are 100 a class, drawn from the images that are not trained on; all others are searched. Neighbors
+are found by EfficientNet-Lite0 features of the same images from ``--data``, which stand in for those of VGG; OnE and
+OgE are fitted on BGAN's own last feature layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gist import read_images
+from methods import METHODS
+from protocols import Split, cifar10_gist, features
+from published import BGAN_CIFAR10, GIST
+from results import arguments, mean_and_spread, origin, read_rows, table, write_page, write_rows
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+import scq_gpu as scq
+
+GIST_BITS, IMAGE_BITS = (16, 32), (12, 24, 32, 48)
+PEERS = ("DH", "UH-BDNN")
+GIST_METHODS = (*PEERS, "OnE, columnwise", "OgE, columnwise", "OnE, joint", "OgE, joint")
+IMAGE_METHODS = ("BGAN", "OnE, columnwise", "OgE, columnwise", "OnE, joint", "OgE, joint")
+METRICS = {"mAP": "mean_average_precision", "prec@r2": "precision_at_radius"}
+KEY = ("part", "method", "bits", "seed", "settings")
+
+
+def peer(method: str, bits: int, seed: int, options: argparse.Namespace) -> tuple[Any, str]:
+    """A deep encoder, and those of its settings that the command chose."""
+    if method == "DH":
+        return scq.DH(bits, random_state=seed), ""
+    rounds = {"lbfgs_iter": options.lbfgs_iter, "max_iter": options.rounds}
+    shown = f"{options.rounds} rounds of {options.lbfgs_iter} L-BFGS iterations"
+    return scq.UHBDNN(bits, **rounds, random_state=seed), shown
+
+
+def row_of(part: str, method: str, bits: int, seed: int, settings: str, seconds: float, figures: dict) -> dict:
+    row = {"part": part, "method": method, "bits": bits, "seed": seed, "settings": settings}
+    row |= {metric: 100 * figures[name] for metric, name in METRICS.items()}
+    row |= {"fit seconds": seconds, "date": str(datetime.date.today()), "version": scq.__version__}
+    print("  ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
+    return row
+
+
+def timed_fit(encoder: Any, *arrays: Any, **named: Any) -> tuple[Any, float]:
+    started = time.perf_counter()
+    fitted = encoder.fit(*arrays, **named)
+    return fitted, time.perf_counter() - started
+
+
+def judge(encoder: Any, split: Split) -> dict:
+    data = (split.X_query, split.X, split.y_query, split.y)
+    return scq.evaluate(encoder, *data, ap="trapezoid", recall=False).as_dict()
+
+
+def done(path: Path, *key: object) -> bool:
+    """Whether the file holds this row; an empty last part of the key stands for any settings."""
+    rows = read_rows(path)
+    wanted = tuple(map(str, key))
+    return wanted in {tuple(row[k] for k in KEY[: len(wanted)]) for row in rows}
+
+
+def add_gist_rows(path: Path, options: argparse.Namespace) -> None:
+    """Run what the file does not hold; write after each fit."""
+    for seed in range(options.runs):
+        wanted = [(m, b) for b in options.bits or GIST_BITS for m in options.methods or GIST_METHODS]
+        wanted = [(m, b) for m, b in wanted if not done(path, "GIST", m, b, seed)]
+        split = cifar10_gist(options.data, seed) if wanted else None
+        for method, bits in wanted:
+            deep = method in PEERS
+            encoder, settings = peer(method, bits, seed, options) if deep else (METHODS[method].make(bits, seed), "")
+            encoder, seconds = timed_fit(encoder, split.X_train)
+            row = row_of("GIST", method, bits, seed, settings, seconds, judge(encoder, split))
+            write_rows(path, [*read_rows(path), row])
+
+
+def image_split(options: argparse.Namespace, seed: int) -> tuple[Split, np.ndarray]:
+    """Images to train on, to search and to ask with, and the features that tell which of the first are neighbors."""
+    known = features.efficientnet(options.data)
+    if options.images.is_dir():
+        names = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+        X, y = (np.concatenate(x) for x in zip(*(read_images(options.images / n) for n in names), strict=True))
+        F = np.concatenate([known.X, known.X_query])
+    else:
+        with np.load(options.images) as file:
+            parts = [(file["X_train"], file["y_train"], known.X), (file["X_test"], file["y_test"], known.X_query)]
+        X, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        F = np.concatenate([all_[: len(images)] for images, _, all_ in parts])
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(y))
+    query = np.concatenate([shuffled[y[shuffled] == label][:100] for label in range(10)])
+    rest = np.setdiff1d(np.arange(len(y)), query)
+    train = np.concatenate([rng.permutation(rest[y[rest] == label])[:1000] for label in range(10)])
+    train = rng.permutation(train)[: options.rows]
+    return Split("CIFAR-10 images", X[train], X[rest], y[rest], X[query], y[query]), F[train]
+
+
+def add_image_rows(path: Path, options: argparse.Namespace) -> None:
+    """For each length one BGAN, and OnE and OgE on its features."""
+    for seed in range(options.runs):
+        split = None
+        for bits in options.bits or IMAGE_BITS:
+            settings = f"{options.epochs} epochs" + (f", {options.rows} images" if options.rows else "")
+            if all(done(path, "images", m, bits, seed, settings) for m in options.methods or IMAGE_METHODS):
+                continue
+            if split is None:
+                split, F = image_split(options, seed)
+            network = scq.BGAN(bits, max_iter=options.epochs, tol=0, verbose=True, random_state=seed)
+            network, seconds = timed_fit(network, split.X_train, features=F)
+            codes = network.encode(split.X_query), network.encode(split.X)
+            figures = {
+                METRICS["mAP"]: scq.metrics.mean_average_precision(*codes, split.y_query, split.y, ap="trapezoid"),
+                METRICS["prec@r2"]: scq.metrics.precision_at_radius(*codes, split.y_query, split.y, radius=2),
+            }
+            rows = [row_of("images", "BGAN", bits, seed, settings, seconds, figures)]
+            mapped = Split(
+                split.name,
+                network.features(split.X_train),
+                network.features(split.X),
+                split.y,
+                network.features(split.X_query),
+                split.y_query,
+            )
+            for method in IMAGE_METHODS[1:]:
+                encoder, seconds = timed_fit(METHODS[method].make(bits, seed), mapped.X_train)
+                rows.append(row_of("images", method, bits, seed, settings, seconds, judge(encoder, mapped)))
+            write_rows(path, [*read_rows(path), *rows])
+
+
+def gather(rows: list[dict[str, str]], column: str) -> dict[tuple[str, str, str, int], list[float]]:
+    """(part, settings, method, bits) -> one figure a run."""
+    found: dict[tuple[str, str, str, int], list[float]] = {}
+    for row in rows:
+        key = (row["part"], row["settings"], row["method"], int(row["bits"]))
+        found.setdefault(key, []).append(float(row[column]))
+    return found
+
+
+def part_table(rows: list[dict[str, str]], part: str, published: dict[str, dict[int, Any]], metrics: list[str]) -> str:
+    """Figures of a part: ours, the number of runs where it is not the most there are, the paper's in brackets."""
+    rows = [row for row in rows if row["part"] == part]
+    found = {column: gather(rows, column) for column in (*metrics, "fit seconds")}
+    bits = sorted({int(row["bits"]) for row in rows})
+    lines = []
+    for method, settings in dict.fromkeys((row["method"], row["settings"]) for row in rows):
+        cells = []
+        for column in (*metrics, "fit seconds"):
+            for b in bits:
+                values = found[column].get((part, settings, method, b))
+                if values is None:
+                    cells.append("")
+                    continue
+                digits = 2 if column in METRICS else 0
+                text = mean_and_spread(values, digits)
+                theirs = published.get(method.partition(",")[0], {}).get(b)
+                if column in METRICS and theirs is not None:
+                    text += f" ({theirs[metrics.index(column)]:.2f})"
+                cells.append(text)
+        runs = max(len(v) for (_, s, m, _), v in found["mAP"].items() if (s, m) == (settings, method))
+        lines.append([method, settings, runs, *cells])
+    header = ["method", "settings", "runs", *(f"{m}, {b} bits" for m in (*metrics, "fit seconds") for b in bits)]
+    return table(header, lines)
+
+
+def page(rows: list[dict[str, str]], options: argparse.Namespace) -> list[str]:
+    """The blocks of the page."""
+    seeds = {int(row["seed"]) for row in rows}
+    blocks = [
+        "The deep peers of the paper, trained here. Mean ± standard deviation over splits, in percent; the paper's "
+        "figures in brackets. Seconds are of whatever machine ran the row, beside other work where the page of results "
+        "says so: compare them with each other, within a part.",
+        origin("deep_table.py --data DIR", seeds=seeds, threads=options.threads),
+    ]
+    if any(row["part"] == "GIST" for row in rows):
+        about = (
+            "CIFAR-10, GIST 512-D; 100 random images a class ask, the other 59,000 are trained on and searched. DH runs "
+            "with its defaults; columnwise is the paper's algorithm."
+        )
+        blocks += ["## GIST", about, part_table(rows, "GIST", GIST, ["mAP", "prec@r2"])]
+    if any(row["part"] == "images" for row in rows):
+        theirs = {name: {b: (figure,) for b, figure in figures.items()} for name, figures in BGAN_CIFAR10.items()}
+        about = (
+            "CIFAR-10's first 10,000 training and 2,000 test images: 100 a class ask, the rest are searched, 1,000 a "
+            "class of them, as far as there are, trained on. BGAN is the small network, from random weights; the "
+            "paper's starts from VGG-19 trained with labels of ImageNet, and searches 59,000 images. OnE and OgE are "
+            "fitted on BGAN's features."
+        )
+        blocks += ["## Images", about, part_table(rows, "images", theirs, ["mAP"])]
+    return blocks
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--part", choices=("gist", "images"), default="gist")
+    parser.add_argument("--images", type=Path, help="an .npz file of images, or a folder of CIFAR-10's binary version")
+    parser.add_argument("--methods", nargs="+", choices=GIST_METHODS, metavar="METHOD", help="of the part gist")
+    parser.add_argument("--bits", type=int, nargs="+")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10, help="of UH-BDNN")
+    parser.add_argument("--lbfgs-iter", type=int, default=400, help="of UH-BDNN, in each round")
+    parser.add_argument("--epochs", type=int, default=20, help="of BGAN")
+    parser.add_argument("--rows", type=int, help="only so many images to train on")
+    parser.add_argument("--fresh", action="store_true", help="forget the rows that the CSV file holds")
+    options = parser.parse_args()
+    if options.part == "images" and (options.images is None or options.methods):
+        parser.error("--part images needs --images FILE, and runs all its methods")
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    path = options.output / "deep_table.csv"
+    if options.fresh:
+        path.unlink(missing_ok=True)
+    with threadpool_limits(options.threads):
+        (add_gist_rows if options.part == "gist" else add_image_rows)(path, options)
+    write_page(options.output / "deep_table.md", "Deep peers", *page(read_rows(path), options))
+
+
+if __name__ == "__main__":
+    main()
