@@ -27,9 +27,12 @@ METHODS = {
     "KMH": scq.KMH(n_bits=12, bits_per_subspace=2, random_state=3),
     "BA": scq.BA(n_bits=12, random_state=3),
     "BA-long": scq.BA(n_bits=14, random_state=3),
+    "DH": scq.DH(n_bits=12, hidden=(16, 14), learning_rate=0.01, max_iter=8, tol=0, random_state=3),
+    "UHBDNN": scq.UHBDNN(n_bits=12, hidden=(16, 14), lbfgs_iter=5, max_iter=2, tol=0, random_state=3),
 }
 LINEAR = ["LSH", "PCAH", "PCARR", "ITQ", "BA", "BA-long"]
-SEEDED = ["LSH", "PCARR", "ITQ", "SpH", "KMH", "BA"]
+DEEP = ["DH", "UHBDNN"]
+SEEDED = ["LSH", "PCARR", "ITQ", "SpH", "KMH", "BA", "UHBDNN"]
 
 
 @pytest.fixture(params=METHODS)
@@ -61,6 +64,8 @@ def bits_of(codes, n_bits):
         scq.SpH(n_bits=1),
         scq.KMH(n_bits=2, bits_per_subspace=2, max_iter=3),
         scq.BA(n_bits=1, max_iter=3),
+        scq.DH(n_bits=1, hidden=(3,), max_iter=3, random_state=0),
+        scq.UHBDNN(n_bits=1, hidden=(3,), max_iter=2, lbfgs_iter=3, random_state=0),
     ],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
@@ -110,7 +115,7 @@ def test_any_shape_gives_codes_or_says_why_not(name, n, d, n_bits, seed):
         limit = 2 * rank if name == "KMH" else rank
         assert n_bits > limit or (name == "KMH" and n_bits % 2)
         assert f"n_bits={n_bits}" in str(error)  # noqa: PT017
-        assert name not in ("LSH", "SH", "SpH")
+        assert name not in ("LSH", "SH", "SpH", "DH")
         return
     codes = encoder.encode(Y)
     assert codes.shape == (n, -(-n_bits // 8))

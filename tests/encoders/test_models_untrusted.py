@@ -13,6 +13,8 @@ from scq_gpu.rows.passes import Rows
 ENCODERS = {
     **{name: {} for name in ("OgE", "OnE", "PCAH", "PCARR", "ITQ", "LSH", "SH", "SpH", "BA")},
     "KMH": {"n_components": 12},
+    "DH": {"hidden": (6,), "max_iter": 2},
+    "UHBDNN": {"hidden": (6,), "max_iter": 1, "lbfgs_iter": 3},
 }
 
 

@@ -147,7 +147,7 @@ class DH(NetworkEncoder):
         P = basis.P * float(np.sqrt(len(leading) / leading.sum()))
         blocks = cut(projections(rows, P, basis.mean @ P))
         sizes = [P.shape[1], *self._hidden_sizes(), self.n_bits]
-        start = leading_layers(blocks, sizes, TANH, rng=generator(self.random_state), xp=xp, scaled=False)
+        start = leading_layers(blocks, sizes, TANH, rng=generator(self.random_state), xp=xp)
         weights = Weights(self.balance, self.independence, self.decay)
         self._keep_network(self._descend(blocks, start, sizes, weights, xp=xp), P, basis.mean, rows)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, from_host, namespace, row_slices, to_host
+from scq_gpu._core.arrays import Array, device_of, from_host, row_slices, to_host
 from scq_gpu._core.threads import ordered_map
 from scq_gpu._core.validate import check_integers
 from scq_gpu.encoders.base import Encoder
@@ -69,6 +69,13 @@ def forward(Y: Array, layers: Sequence[Layer], squash: Squash, *, xp: ModuleType
     return values
 
 
+def hidden_values(Y: Array, layers: Sequence[Layer], squash: Squash, *, xp: ModuleType) -> Array:
+    """What comes out of layers that are all hidden ones."""
+    for layer in layers:
+        Y = squash.value(Y @ xp.matrix_transpose(layer.W) + layer.c, xp)
+    return Y
+
+
 def backward(
     Y: Array, values: Sequence[Array], layers: Sequence[Layer], slope: Array, squash: Squash, *, xp: ModuleType
 ) -> Array:
@@ -89,16 +96,15 @@ def leading_layers(
     *,
     rng: np.random.Generator,
     xp: ModuleType,
-    scaled: bool,
 ) -> list[Layer]:
-    """First layers: principal axes of what comes from below, shifted to mean 0, and ``scaled`` to variance 1 on average.
+    """First layers, both papers': principal axes of what comes from below, less their mean.
 
-    Both papers start from principal axes. Where a layer is wider than there are axes of any variance, directions drawn
+    Where a layer is wider than there are axes of any variance, directions drawn
     at random take the places of the missing ones.
     """
     layers: list[Layer] = []
     for out in sizes[1:]:
-        below = blocks if not layers else [forward(Y, [*layers, _same(layers[-1])], squash, xp=xp)[-2] for Y in blocks]
+        below = [hidden_values(Y, layers, squash, xp=xp) for Y in blocks]
         mean, covariance = _moments(below, xp=xp)
         lam, axes = np.linalg.eigh(covariance)
         axes = axes[:, ::-1].T  # one per row, that of most variance first
@@ -108,18 +114,9 @@ def leading_layers(
         if len(W) < out:
             drawn = rng.standard_normal((out - len(W), len(mean)))
             W = np.concatenate([W, drawn / np.linalg.norm(drawn, axis=1, keepdims=True)])
-        variance = np.einsum("ij,jk,ik->i", W, covariance, W).mean()
-        if scaled and variance > 0:
-            W = W / np.sqrt(variance)
         parts = (from_host(x, xp=xp, device=device_of(blocks[0])) for x in (W, -W @ mean))
         layers.append(Layer(*(xp.astype(x, blocks[0].dtype) for x in parts)))
     return layers
-
-
-def _same(layer: Layer) -> Layer:
-    """A stand-in for the last layer, which `forward` leaves without an activation."""
-    xp = namespace(layer.W)
-    return Layer(xp.zeros((1, layer.W.shape[0]), dtype=layer.W.dtype, device=device_of(layer.W)), layer.c[:1])
 
 
 def _moments(blocks: Sequence[Array], *, xp: ModuleType) -> tuple[np.ndarray, np.ndarray]:

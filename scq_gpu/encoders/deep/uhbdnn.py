@@ -22,6 +22,7 @@ from scq_gpu.encoders.deep.network import (
     backward,
     cut,
     forward,
+    hidden_values,
     join,
     leading_layers,
     over_blocks,
@@ -154,8 +155,23 @@ class UHBDNN(NetworkEncoder):
         start = rng.standard_normal((self.n_bits, self.n_bits))
         codes = _itq_codes(leading, basis.lam[: self.n_bits], start, rows=rows)
         sizes = [P.shape[1], *self._hidden_sizes(), self.n_bits]
-        layers = leading_layers(blocks, sizes, SIGMOID, rng=rng, xp=xp, scaled=True)
+        layers = self._first_layers(blocks, codes, sizes, rng, xp=xp)
         self._keep_network(self._alternate(blocks, codes, layers, sizes, xp=xp), P, basis.mean, rows)
+
+    def _first_layers(
+        self,
+        blocks: list[Array],
+        codes: list[Array],
+        sizes: Sequence[int],
+        rng: np.random.Generator,
+        *,
+        xp: ModuleType,
+    ) -> list[Layer]:
+        """Principal axes, and a last layer that is as near to the codes as one can be."""
+        hidden = leading_layers(blocks, sizes[:-1], SIGMOID, rng=rng, xp=xp)
+        inputs = [hidden_values(Y, hidden, SIGMOID, xp=xp) for Y in blocks]
+        last, _ = least_squares(inputs, codes, self.decay / self.binary if self.binary else self.decay, xp=xp)
+        return [*hidden, last]
 
     def _alternate(
         self, blocks: list[Array], codes: list[Array], layers: list[Layer], sizes: Sequence[int], *, xp: ModuleType
@@ -167,7 +183,7 @@ class UHBDNN(NetworkEncoder):
         for round_ in progress(range(self.max_iter + 1), self):
             if round_:
                 codes = fit_codes(blocks, codes, layers, decoder, weights, xp=xp)
-            decoder, rebuilt = fit_decoder(blocks, codes, weights.decay, xp=xp)
+            decoder, rebuilt = least_squares(codes, blocks, weights.decay, xp=xp)
             layers, coded = fit_layers(blocks, codes, layers, sizes, weights, max_iter=self.lbfgs_iter, xp=xp)
             curve.append(rebuilt + coded)
             converged = round_ > 0 and curve[-2] - curve[-1] < self.tol * abs(curve[-1])
@@ -192,25 +208,26 @@ class Weights(NamedTuple):
     balance: float
 
 
-def fit_decoder(
-    blocks: Sequence[Array], codes: Sequence[Array], decay: float, *, xp: ModuleType
+def least_squares(
+    inputs: Sequence[Array], targets: Sequence[Array], decay: float, *, xp: ModuleType
 ) -> tuple[Layer, float]:
-    """The decoder W (D, n_bits), c (D,) of least error and decay, and their sum: the first term, and W's of the second.
+    """The layer of least ``|targets - layer(inputs)|^2 / (2n) + decay |W|^2 / 2``, and that, in float64.
 
-    It depends on the codes alone, so that this is least squares, in float64.
+    From codes to rows this is the decoder, which depends on nothing else: the first term of the loss, and its part of
+    the second.
     """
-    n = sum(Y.shape[0] for Y in blocks)
+    n = sum(A.shape[0] for A in inputs)
 
-    def sums(Y: Array, B: Array) -> list[np.ndarray]:
-        found = (xp.sum(B, axis=0), xp.sum(Y, axis=0), xp.matrix_transpose(B) @ B, xp.matrix_transpose(B) @ Y)
-        return [to_host(x).astype(np.float64) for x in (*found, xp.sum(Y * Y))]
+    def sums(A: Array, B: Array) -> list[np.ndarray]:
+        found = (xp.sum(A, axis=0), xp.sum(B, axis=0), xp.matrix_transpose(A) @ A, xp.matrix_transpose(A) @ B)
+        return [to_host(x).astype(np.float64) for x in (*found, xp.sum(B * B))]
 
-    b, y, BB, BY, YY = (sum(parts) / n for parts in zip(*over_blocks(sums, blocks, codes), strict=True))
-    G = BB - np.outer(b, b) + max(decay, 1e-9) * np.eye(len(b))  # a little, against bits that are copies of each other
-    W = np.linalg.solve(G, BY - np.outer(b, y)).T
-    c = y - W @ b
-    error = YY - y @ y - 2 * np.sum(W.T * (BY - np.outer(b, y))) + np.sum((W @ (BB - np.outer(b, b))) * W)
-    here = (xp.astype(from_host(x, xp=xp, device=device_of(blocks[0])), blocks[0].dtype) for x in (W, c))
+    a, b, AA, AB, BB = (sum(parts) / n for parts in zip(*over_blocks(sums, inputs, targets), strict=True))
+    AA, AB = AA - np.outer(a, a), AB - np.outer(a, b)
+    smallest = 1e-9 * max(float(np.trace(AA)), 1e-300) / len(a)  # against inputs that are copies of each other
+    W = np.linalg.solve(AA + (decay + smallest) * np.eye(len(a)), AB).T
+    error = BB - b @ b - 2 * np.sum(W.T * AB) + np.sum((W @ AA) * W)
+    here = (xp.astype(from_host(x, xp=xp, device=device_of(inputs[0])), inputs[0].dtype) for x in (W, b - W @ a))
     return Layer(*here), float(error / 2 + decay / 2 * np.sum(W * W))
 
 
@@ -270,9 +287,9 @@ def loss_and_gradient(
     L, device = layers[-1].W.shape[0], device_of(layers[-1].W)
     values = list(over_blocks(lambda Y: forward(Y, layers, SIGMOID, xp=xp), blocks))
     dtype = values[0][-1].dtype
-    second = sum((xp.matrix_transpose(H[-1]) @ H[-1] / n for H in values[1:]), start=_square(values[0][-1], n, xp))
-    apart = second - xp.eye(L, dtype=dtype, device=device)
-    total = sum((xp.sum(H[-1], axis=0) for H in values[1:]), start=xp.sum(values[0][-1], axis=0))
+    squares, sums = zip(*((xp.matrix_transpose(H) @ H, xp.sum(H, axis=0)) for *_, H in values), strict=True)
+    apart = sum(squares[1:], start=squares[0]) / n - xp.eye(L, dtype=dtype, device=device)
+    total = sum(sums[1:], start=sums[0])
 
     def of_block(Y: Array, below: list[Array], B: Array) -> tuple[Array, Array]:
         rest = below[-1] - B
@@ -285,10 +302,6 @@ def loss_and_gradient(
     loss = loss + sum(weights.decay / 2 * xp.sum(layer.W * layer.W) for layer in layers)
     decay = join([Layer(weights.decay * layer.W, layer.c * 0) for layer in layers], xp=xp)
     return float(loss), sum(gradients[1:], start=gradients[0]) + decay
-
-
-def _square(H: Array, n: int, xp: ModuleType) -> Array:
-    return xp.matrix_transpose(H) @ H / n
 
 
 def _largest_range(rows: InputRows) -> float:
