@@ -68,7 +68,7 @@ html_css_files = ["gallery.css"]
 
 # The API page: its sections, and the modules whose public names they hold. A name is shown once, by its shortest path.
 API = {
-    "encoders": ["encoders", "encoders.baselines", "encoders.base"],
+    "encoders": ["encoders", "encoders.baselines", "encoders.deep", "encoders.base"],
     "files": ["io", "io.code_files", "encoders.memory"],
     "codes": ["_core.codes", "encoders.imported"],
     "search": ["encoders.vector_index", "search"],

@@ -189,8 +189,8 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace) -> list[str]:
     ]
     if any(row["part"] == "GIST" for row in rows):
         about = (
-            "CIFAR-10, GIST 512-D; 100 random images a class ask, the other 59,000 are trained on and searched. DH runs "
-            "with its defaults; columnwise is the paper's algorithm."
+            "CIFAR-10, GIST 512-D; 100 random images a class ask, the other 59,000 are trained on and searched. DH "
+            "runs with its defaults; columnwise is the paper's algorithm."
         )
         blocks += ["## GIST", about, part_table(rows, "GIST", GIST, ["mAP", "prec@r2"])]
     if any(row["part"] == "images" for row in rows):

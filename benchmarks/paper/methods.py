@@ -26,6 +26,7 @@ class Method:
     published: str = ""  # the name of the paper's row, where it has one
     iterates: bool = False  # whether max_iter and tol set how long it trains
 
+
 SCRIPT_SCALE = "OgE, scale as in the authors' script"
 
 

@@ -141,7 +141,6 @@ def _is_plain(value: Any) -> bool:
 
 _FACTS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("n_features_in_", "n_samples_", "n_samples_kept_", "n_iter_"), _is_count),
-    "layers_": _is_sizes,
     **dict.fromkeys(("layers_", "image_shape_"), _is_sizes),
     "scale_": _is_number,
     "converged_": lambda value: isinstance(value, bool),

@@ -40,6 +40,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {
     "OnE joint": functools.partial(scq.OnE, **FEW),
     "OnE columnwise": functools.partial(scq.OnE, **FEW, solver="columnwise"),
     "BA": functools.partial(scq.BA, **SEEDED, max_iter=3),
+    "DH": functools.partial(scq.DH, **FEW, hidden=(16,), learning_rate=0.01),
     "ITQ": functools.partial(scq.ITQ, **SEEDED, max_iter=3),
     "KMH": functools.partial(scq.KMH, **SEEDED, max_iter=3, tol=0),
     "LSH": functools.partial(scq.LSH, **SEEDED),
@@ -47,6 +48,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {
     "PCARR": functools.partial(scq.PCARR, **SEEDED),
     "SH": functools.partial(scq.SH, N_BITS),
     "SpH": functools.partial(scq.SpH, **SEEDED, max_iter=3, tol=1.0),
+    "UHBDNN": functools.partial(scq.UHBDNN, **FEW, hidden=(16,), lbfgs_iter=5),
 }
 
 

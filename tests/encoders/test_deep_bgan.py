@@ -131,7 +131,7 @@ def test_neighborhood(nearest, lists):
 def test_pixels_are_centered_rows():
     rows = images.pixels(X)
     np.testing.assert_allclose(rows, (X / 255 - (X / 255).mean(axis=0)).reshape(len(X), -1), atol=1e-6)
-    np.testing.assert_allclose(images.pixels((X / 255)), rows, atol=1e-6)
+    np.testing.assert_allclose(images.pixels(X / 255), rows, atol=1e-6)
 
 
 def test_the_original_sizes():
@@ -298,7 +298,9 @@ def test_the_loss_of_a_fit_is_the_sum_of_its_terms(torch, kept):
 def test_each_player_moves_only_its_own_networks(torch):
     from scq_gpu.encoders.deep.bgan import _Game
 
-    game = _Game(scq.BGAN(n_bits=4), nets.SIZES["small"], (16, 16, 3), np.random.default_rng(0), torch=torch, device="cpu")
+    game = _Game(
+        scq.BGAN(n_bits=4), nets.SIZES["small"], (16, 16, 3), np.random.default_rng(0), torch=torch, device="cpu"
+    )
     x, S = torch.rand((5, 3, 16, 16), generator=torch.Generator().manual_seed(0)), torch.ones((5, 5))
     loss, judging = game.losses(x, S, 1.0)
     by_judge = torch.autograd.grad(judging, game.discriminator, retain_graph=True)

@@ -174,7 +174,10 @@ def test_uhbdnn_step_for_the_codes(n_bits):
         assert slow(flipped) >= slow(found) - 1e-12
     if n_bits == 3:
         for i in range(len(Y)):
-            tried = [slow(np.where(np.arange(12)[:, None] == i, code, found)) for code in itertools.product((-1.0, 1.0), repeat=3)]
+            tried = [
+                slow(np.where(np.arange(12)[:, None] == i, code, found))
+                for code in itertools.product((-1.0, 1.0), repeat=3)
+            ]
             assert slow(found) <= min(tried) + 1e-12
 
 
@@ -193,9 +196,7 @@ def test_uhbdnn_step_for_the_network_lowers_the_loss():
 def test_first_layers_are_principal_axes():
     rng = np.random.default_rng(0)
     Y = rng.standard_normal((500, 6)) * [3, 2, 1, 0.5, 0.2, 0.1] + 4
-    first, second = network.leading_layers(
-        in_blocks(Y, 200), [6, 3, 2], network.TANH, rng=rng, xp=xp
-    )
+    first, second = network.leading_layers(in_blocks(Y, 200), [6, 3, 2], network.TANH, rng=rng, xp=xp)
     np.testing.assert_allclose(np.abs(first.W), np.eye(3, 6), atol=0.1)
     np.testing.assert_allclose(first.W @ first.W.T, np.eye(3), atol=1e-12)
     hidden = np.tanh(Y @ first.W.T + first.c)

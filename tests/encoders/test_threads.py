@@ -24,6 +24,8 @@ ENCODERS = {
     "SpH": scq.SpH(8, random_state=0),
     "KMH": scq.KMH(8, max_iter=3, random_state=0),
     "BA": scq.BA(8, max_iter=2, random_state=0),
+    "DH": scq.DH(8, max_iter=3, random_state=0),
+    "UHBDNN": scq.UHBDNN(8, max_iter=1, lbfgs_iter=3, random_state=0),
 }
 
 

@@ -92,12 +92,15 @@ PUBLIC_MODULES = {
 }
 PUBLIC_NAMES = [
     "BA",
+    "BGAN",
+    "DH",
     "ITQ",
     "KMH",
     "LSH",
     "PCAH",
     "PCARR",
     "SH",
+    "UHBDNN",
     "HammingIndex",
     "ModelFileError",
     "OgE",

@@ -29,7 +29,7 @@ class Sizes:
     @property
     def step(self) -> int:
         """What height and width must be multiples of."""
-        return int(math.lcm(2 ** len(self.convolutions), 8))
+        return math.lcm(2 ** len(self.convolutions), 8)
 
 
 SIZES = {
@@ -89,8 +89,8 @@ def draw(shapes: Sequence[tuple[int, ...]], rng: np.random.Generator) -> list[np
     def one(shape: tuple[int, ...]) -> np.ndarray:
         if len(shape) == 1:
             return np.zeros(shape, dtype=np.float32)
-        fan_in = math.prod(shape[1:])
-        return (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+        weights: np.ndarray = rng.standard_normal(shape) * np.sqrt(2 / math.prod(shape[1:]))
+        return weights.astype(np.float32)
 
     return [one(shape) for shape in shapes]
 

@@ -282,7 +282,8 @@ class BGAN(Encoder):
 
     @classmethod
     def _array_shapes(cls, params: dict[str, Any], fitted: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        image, network = fitted.get("image_shape_"), params.get("network")
+        image: Any = fitted.get("image_shape_")
+        network = params.get("network")
         good = isinstance(image, list) and len(image) == 3 and all(type(s) is int and 0 < s < 1 << 20 for s in image)
         if not good or math.prod(image) != fitted.get("n_features_in_"):
             raise ValueError(f"image_shape_={str(image)[:100]} is no shape of its images")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -101,7 +101,7 @@ class DH(NetworkEncoder):
     """
 
     _squash = TANH
-    _widths = {16: (60, 30), 32: (80, 50), 64: (100, 80)}
+    _widths: ClassVar = {16: (60, 30), 32: (80, 50), 64: (100, 80)}
 
     def __init__(
         self,

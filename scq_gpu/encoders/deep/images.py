@@ -22,8 +22,8 @@ def check_images(X: Any, *, step: int, shape: tuple[int, ...] | None = None, min
     X = check_array(X, name="X", min_ndim=1)
     if X.ndim != 4 or X.shape[3] not in CHANNELS:
         raise ValueError(
-            f"X has shape {tuple(X.shape)}; images are (n, height, width, channels) with 1 or 3 channels. Move channels "
-            "to the end, and give a single image as X[None]"
+            f"X has shape {tuple(X.shape)}; images are (n, height, width, channels) with 1 or 3 channels. Move "
+            "channels to the end, and give a single image as X[None]"
         )
     if shape is not None and tuple(X.shape[1:]) != tuple(shape):
         raise ValueError(f"X has images of {tuple(X.shape[1:])}; this BGAN was fitted on {tuple(shape)}: resize them")
@@ -45,8 +45,8 @@ def _check_range(X: Array) -> None:
         host = to_host(X)
         bad = np.argwhere(~np.isfinite(host))[0]
         raise ValueError(
-            f"Input X contains NaN or inf: first {host[tuple(bad)]} in image {bad[0]}, at row {bad[1]}, column {bad[2]}, "
-            f"channel {bad[3]}. Drop such images or fill them in"
+            f"Input X contains NaN or inf: first {host[tuple(bad)]} in image {bad[0]}, at row {bad[1]}, column "
+            f"{bad[2]}, channel {bad[3]}. Drop such images or fill them in"
         )
     top = 1 if floats else 255
     if low < 0 or high > top:
@@ -65,8 +65,9 @@ def scaled(X: Array) -> Array:
 
 def pixels(X: Array) -> np.ndarray:
     """Images as centered rows (n, height * width * channels): the features that there always are."""
-    rows = to_host(scaled(X)).reshape(X.shape[0], -1)
-    return rows - rows.mean(axis=0)
+    rows: np.ndarray = to_host(scaled(X)).reshape(X.shape[0], -1)
+    centered: np.ndarray = rows - rows.mean(axis=0)
+    return centered
 
 
 def neighborhood(features: np.ndarray, *, nearest: int, lists: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -152,7 +152,7 @@ class NetworkEncoder(Encoder):
     parameters_: Array
     layers_: list[int]
     _squash: Squash
-    _widths: dict[int, tuple[int, ...]]
+    _widths: ClassVar[dict[int, tuple[int, ...]]]
     _fitted_arrays = ("parameters_",)
     _fitted_facts = ("n_features_in_", "n_samples_", "layers_", "loss_curve_", "n_iter_", "converged_")
 
@@ -203,7 +203,7 @@ class NetworkEncoder(Encoder):
 
     @classmethod
     def _array_shapes(cls, params: dict[str, Any], fitted: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        sizes = fitted.get("layers_")
+        sizes: Any = fitted.get("layers_")
         good = isinstance(sizes, list) and len(sizes) > 1 and all(type(s) is int and 0 < s < 1 << 31 for s in sizes)
         if not good or sizes[0] != fitted.get("n_features_in_") or sizes[-1] != params.get("n_bits"):
             raise ValueError(f"layers_={str(sizes)[:100]} do not go from its features to its bits")

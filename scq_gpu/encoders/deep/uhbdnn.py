@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -105,7 +105,7 @@ class UHBDNN(NetworkEncoder):
     """
 
     _squash = SIGMOID
-    _widths = {8: (90, 20), 16: (90, 30), 24: (100, 40), 32: (120, 50)}
+    _widths: ClassVar = {8: (90, 20), 16: (90, 30), 24: (100, 40), 32: (120, 50)}
 
     def __init__(
         self,
@@ -178,15 +178,19 @@ class UHBDNN(NetworkEncoder):
     ) -> list[Layer]:
         """Codes and network in turn."""
         weights = Weights(self.decay, self.binary, self.independence, self.balance)
-        curve: list[float] = []
-        converged = False
-        for round_ in progress(range(self.max_iter + 1), self):
-            if round_:
-                codes = fit_codes(blocks, codes, layers, decoder, weights, xp=xp)
+
+        def fit_network() -> tuple[Layer, list[Layer], float]:
             decoder, rebuilt = least_squares(codes, blocks, weights.decay, xp=xp)
-            layers, coded = fit_layers(blocks, codes, layers, sizes, weights, max_iter=self.lbfgs_iter, xp=xp)
-            curve.append(rebuilt + coded)
-            converged = round_ > 0 and curve[-2] - curve[-1] < self.tol * abs(curve[-1])
+            found, coded = fit_layers(blocks, codes, layers, sizes, weights, max_iter=self.lbfgs_iter, xp=xp)
+            return decoder, found, rebuilt + coded
+
+        decoder, layers, loss = fit_network()
+        curve, converged = [loss], False
+        for _ in progress(range(self.max_iter), self):
+            codes = fit_codes(blocks, codes, layers, decoder, weights, xp=xp)
+            decoder, layers, loss = fit_network()
+            curve.append(loss)
+            converged = curve[-2] - loss < self.tol * abs(loss)
             if converged:
                 break
         self.loss_curve_, self.n_iter_, self.converged_ = curve, len(curve) - 1, bool(converged)
@@ -314,9 +318,7 @@ def _largest_range(rows: InputRows) -> float:
     return float((found[:, 1, :].max(axis=0) - found[:, 0, :].min(axis=0)).max())
 
 
-def _itq_codes(
-    leading: Sequence[Array], lam: Array, start: np.ndarray, *, rows: InputRows
-) -> list[Array]:
+def _itq_codes(leading: Sequence[Array], lam: Array, start: np.ndarray, *, rows: InputRows) -> list[Array]:
     """Codes of ITQ for rows in n_bits leading coordinates of variances lam: signs after the best rotation."""
     xp = rows.xp
     (run,) = train(
