@@ -95,6 +95,7 @@ paper: $(VENV)/.extra-test  ## The paper's tables and figures from DATA=folder i
 	$(PAPER)/convergence.py --data $(DATA) --threads $(THREADS)
 	$(PAPER)/summary.py --data $(DATA) --threads $(THREADS)
 	$(PAPER)/gist_table.py --data $(DATA) --threads $(THREADS) $(FRESH)
+	$(PAPER)/deep_table.py --data $(DATA) --threads $(THREADS) $(FRESH)
 	$(PAPER)/training_time.py --data $(DATA) --threads $(THREADS)
 	$(PAPER)/state_of_the_art.py --data $(DATA) --threads $(THREADS) $(FRESH)
 

@@ -1,4 +1,4 @@
-"""Tables "DH / UH-BDNN" and "BGAN": the deep peers beside OnE and OgE, with the seconds that training takes.
+"""Tables "DH / UH-BDNN" and "BGAN": the deep peers beside OnE and OgE, with the processor time that training takes.
 
     python benchmarks/paper/deep_table.py --data DIR                       # GIST, five splits
     python benchmarks/paper/deep_table.py --data DIR --images FILE --part images
@@ -34,34 +34,41 @@ from threadpoolctl import threadpool_limits
 import scq_gpu as scq
 
 GIST_BITS, IMAGE_BITS = (16, 32), (12, 24, 32, 48)
-PEERS = ("DH", "UH-BDNN")
-GIST_METHODS = (*PEERS, "OnE, columnwise", "OgE, columnwise", "OnE, joint", "OgE, joint")
+GIST_METHODS = ("DH", "UH-BDNN", "OnE, columnwise", "OgE, columnwise", "OnE, joint", "OgE, joint")
 IMAGE_METHODS = ("BGAN", "OnE, columnwise", "OgE, columnwise", "OnE, joint", "OgE, joint")
 METRICS = {"mAP": "mean_average_precision", "prec@r2": "precision_at_radius"}
 KEY = ("part", "method", "bits", "seed", "settings")
 
 
-def peer(method: str, bits: int, seed: int, options: argparse.Namespace) -> tuple[Any, str]:
-    """A deep encoder, and those of its settings that the command chose."""
+def make(method: str, bits: int, seed: int, options: argparse.Namespace) -> Any:
+    """An encoder of features, not fitted."""
     if method == "DH":
-        return scq.DH(bits, random_state=seed), ""
-    rounds = {"lbfgs_iter": options.lbfgs_iter, "max_iter": options.rounds}
-    shown = f"{options.rounds} rounds of {options.lbfgs_iter} L-BFGS iterations"
-    return scq.UHBDNN(bits, **rounds, random_state=seed), shown
+        return scq.DH(bits, random_state=seed)
+    if method == "UH-BDNN":
+        return scq.UHBDNN(bits, max_iter=options.rounds, lbfgs_iter=options.lbfgs_iter, random_state=seed)
+    return METHODS[method].make(bits, seed)
+
+
+def settings_of(method: str, options: argparse.Namespace) -> str:
+    """What the command chose for a method, and is not its default or the paper's."""
+    if method != "UH-BDNN":
+        return ""
+    return f"{options.rounds} rounds of {options.lbfgs_iter} L-BFGS iterations"
 
 
 def row_of(part: str, method: str, bits: int, seed: int, settings: str, seconds: float, figures: dict) -> dict:
     row = {"part": part, "method": method, "bits": bits, "seed": seed, "settings": settings}
     row |= {metric: 100 * figures[name] for metric, name in METRICS.items()}
-    row |= {"fit seconds": seconds, "date": str(datetime.date.today()), "version": scq.__version__}
+    row |= {"fit CPU seconds": seconds, "date": str(datetime.date.today()), "version": scq.__version__}
     print("  ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
     return row
 
 
 def timed_fit(encoder: Any, *arrays: Any, **named: Any) -> tuple[Any, float]:
-    started = time.perf_counter()
+    """The fitted encoder, and the seconds that processors worked on it: these depend little on what else is running."""
+    started = time.process_time()
     fitted = encoder.fit(*arrays, **named)
-    return fitted, time.perf_counter() - started
+    return fitted, time.process_time() - started
 
 
 def judge(encoder: Any, split: Split) -> dict:
@@ -70,22 +77,19 @@ def judge(encoder: Any, split: Split) -> dict:
 
 
 def done(path: Path, *key: object) -> bool:
-    """Whether the file holds this row; an empty last part of the key stands for any settings."""
-    rows = read_rows(path)
-    wanted = tuple(map(str, key))
-    return wanted in {tuple(row[k] for k in KEY[: len(wanted)]) for row in rows}
+    """Whether the file holds the row of this key."""
+    return tuple(map(str, key)) in {tuple(row[k] for k in KEY) for row in read_rows(path)}
 
 
 def add_gist_rows(path: Path, options: argparse.Namespace) -> None:
     """Run what the file does not hold; write after each fit."""
     for seed in range(options.runs):
         wanted = [(m, b) for b in options.bits or GIST_BITS for m in options.methods or GIST_METHODS]
-        wanted = [(m, b) for m, b in wanted if not done(path, "GIST", m, b, seed)]
+        wanted = [(m, b) for m, b in wanted if not done(path, "GIST", m, b, seed, settings_of(m, options))]
         split = cifar10_gist(options.data, seed) if wanted else None
         for method, bits in wanted:
-            deep = method in PEERS
-            encoder, settings = peer(method, bits, seed, options) if deep else (METHODS[method].make(bits, seed), "")
-            encoder, seconds = timed_fit(encoder, split.X_train)
+            encoder, seconds = timed_fit(make(method, bits, seed, options), split.X_train)
+            settings = settings_of(method, options)
             row = row_of("GIST", method, bits, seed, settings, seconds, judge(encoder, split))
             write_rows(path, [*read_rows(path), row])
 
@@ -155,12 +159,12 @@ def gather(rows: list[dict[str, str]], column: str) -> dict[tuple[str, str, str,
 def part_table(rows: list[dict[str, str]], part: str, published: dict[str, dict[int, Any]], metrics: list[str]) -> str:
     """Figures of a part: ours, the number of runs where it is not the most there are, the paper's in brackets."""
     rows = [row for row in rows if row["part"] == part]
-    found = {column: gather(rows, column) for column in (*metrics, "fit seconds")}
+    found = {column: gather(rows, column) for column in (*metrics, "fit CPU seconds")}
     bits = sorted({int(row["bits"]) for row in rows})
     lines = []
     for method, settings in dict.fromkeys((row["method"], row["settings"]) for row in rows):
         cells = []
-        for column in (*metrics, "fit seconds"):
+        for column in (*metrics, "fit CPU seconds"):
             for b in bits:
                 values = found[column].get((part, settings, method, b))
                 if values is None:
@@ -174,7 +178,7 @@ def part_table(rows: list[dict[str, str]], part: str, published: dict[str, dict[
                 cells.append(text)
         runs = max(len(v) for (_, s, m, _), v in found["mAP"].items() if (s, m) == (settings, method))
         lines.append([method, settings, runs, *cells])
-    header = ["method", "settings", "runs", *(f"{m}, {b} bits" for m in (*metrics, "fit seconds") for b in bits)]
+    header = ["method", "settings", "runs", *(f"{m}, {b} bits" for m in (*metrics, "fit CPU seconds") for b in bits)]
     return table(header, lines)
 
 
@@ -183,8 +187,8 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace) -> list[str]:
     seeds = {int(row["seed"]) for row in rows}
     blocks = [
         "The deep peers of the paper, trained here. Mean ± standard deviation over splits, in percent; the paper's "
-        "figures in brackets. Seconds are of whatever machine ran the row, beside other work where the page of results "
-        "says so: compare them with each other, within a part.",
+        "figures in brackets. Fit seconds are those of processors, added up over threads, on a machine that was "
+        "busy with other work: compare their sizes with each other, not with clocks.",
         origin("deep_table.py --data DIR", seeds=seeds, threads=options.threads),
     ]
     if any(row["part"] == "GIST" for row in rows):
