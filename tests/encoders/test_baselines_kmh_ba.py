@@ -11,6 +11,7 @@ import scq_gpu as scq
 from scq_gpu._core.arrays import namespace
 from scq_gpu.encoders.baselines import ba, kmh
 from scq_gpu.rows.inputs import as_rows
+from scq_gpu.training.nearest_codes import EXACT_BITS, nearest_codes
 
 # K-means hashing
 
@@ -141,18 +142,18 @@ def test_ba_short_codes_are_the_best_of_all(n_bits, seed):
         return ((rows[:, None] - Z @ A) ** 2).sum(axis=-1) + 0.3 * ((Z - H[:, None]) ** 2).sum(axis=-1)
 
     best = cost(every).min(axis=1)
-    Z = ba.nearest_codes(rows @ A.T + 0.3 * H, A @ A.T, H, xp=namespace(H))
+    Z = nearest_codes(rows @ A.T + 0.3 * H, A @ A.T, H, xp=namespace(H))
     np.testing.assert_allclose(cost(Z[:, None])[:, 0], best)
 
 
 @given(seed=st.integers(0, 999))
 def test_ba_long_codes_cannot_be_bettered_by_one_bit(seed):
     rng = np.random.default_rng(seed)
-    L = ba.EXACT_BITS + 3
+    L = EXACT_BITS + 3
     A, rows = rng.standard_normal((L, 20)) / 4, rng.standard_normal((10, 20))
     start = np.where(rng.random((10, L)) < 0.5, -1.0, 1.0)
     kept = start.copy()
-    Z = ba.nearest_codes(rows @ A.T, A @ A.T, start, xp=np)
+    Z = nearest_codes(rows @ A.T, A @ A.T, start, xp=np)
 
     def cost(Z):
         return ((rows - Z @ A) ** 2).sum(axis=1)

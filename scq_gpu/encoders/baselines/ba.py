@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from scq_gpu._core.arrays import Array, device_of, from_host, row_slices
+from scq_gpu._core.arrays import Array, device_of, row_slices
 from scq_gpu._core.bits import signs
 from scq_gpu._core.validate import check_integer, check_real
 from scq_gpu._core.warn import warn_caller
@@ -19,10 +19,9 @@ from scq_gpu.rows.inputs import InputRows
 from scq_gpu.rows.passes import ProjectedRows
 from scq_gpu.training.linalg import generator, polar
 from scq_gpu.training.loop import train
+from scq_gpu.training.nearest_codes import nearest_codes
 from scq_gpu.training.rotation import rotation_step
 
-EXACT_BITS = 12  # codes no longer than this are found by trying all of them
-_SWEEPS = 10  # most rounds over the bits of longer codes
 _HASH_STEPS = 10  # least-squares problems that stand for one SVM
 _HASH_RIDGE = 1e-4  # against axes of hardly any variance; the leading n_bits have 1 on average
 _ITQ_ITERATIONS = 50  # those of `ITQ`, which the codes start from
@@ -248,25 +247,3 @@ class _Codes:
             self.Z[i] = nearest_codes(pull, G, self.Z[i], xp=xp)
             agree.append(xp.all(self.Z[i] == H))
         return bool(xp.all(xp.stack(agree)))
-
-
-def nearest_codes(pull: Array, G: Array, Z: Array, *, xp: ModuleType) -> Array:
-    """Codes z of -1 and +1 of least ``z G z' - 2 z pull'``, for each row of ``pull`` (m, L); never worse than Z."""
-    L = pull.shape[1]
-    if L <= EXACT_BITS:
-        codes = from_host(np.where(np.arange(2**L)[:, None] >> np.arange(L) & 1, 1.0, -1.0), xp=xp, device=device_of(Z))
-        codes = xp.astype(codes, Z.dtype)
-        cost = xp.sum((codes @ G) * codes, axis=1)
-        parts = row_slices(pull.shape[0], max(1, _BLOCK_FLOATS // 2**L))
-        best = [xp.argmin(cost - 2 * (pull[part, :] @ xp.matrix_transpose(codes)), axis=1) for part in parts]
-        return xp.take(codes, xp.concat(best, axis=0), axis=0)
-    apart = G * (1 - xp.eye(L, dtype=G.dtype, device=device_of(G)))
-    pull = xp.asarray(xp.matrix_transpose(pull), copy=True)
-    codes = xp.asarray(xp.matrix_transpose(Z), copy=True)  # one bit per row: each is set for all codes at once
-    for _ in range(_SWEEPS):
-        before = xp.asarray(codes, copy=True)
-        for k in range(L):
-            codes[k, :] = signs(pull[k, :] >= apart[k, :] @ codes, dtype=Z.dtype, xp=xp)
-        if bool(xp.all(codes == before)):
-            break
-    return xp.matrix_transpose(codes)

@@ -13,7 +13,6 @@ from scq_gpu._core.arrays import Array, device_of, from_host, to_host
 from scq_gpu._core.bits import signs
 from scq_gpu._core.validate import check_integer, check_real
 from scq_gpu._core.warn import warn_caller
-from scq_gpu.encoders.baselines.ba import nearest_codes
 from scq_gpu.encoders.baselines.base import on_device, principal_axes, projections
 from scq_gpu.encoders.deep.network import (
     SIGMOID,
@@ -33,6 +32,7 @@ from scq_gpu.rows.inputs import InputRows
 from scq_gpu.rows.passes import ProjectedRows
 from scq_gpu.training.linalg import generator, polar
 from scq_gpu.training.loop import train
+from scq_gpu.training.nearest_codes import nearest_codes
 from scq_gpu.training.rotation import rotation_step
 
 _ITQ_ITERATIONS = 50  # those of `ITQ`, whose codes are the start
