@@ -234,7 +234,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 tensors[f"param.{name}"] = to_host(value)
             elif name != "device" and isinstance(value, bool | int | float | str | np.generic | None):
                 params[name] = value.item() if isinstance(value, np.generic) else value
-            elif isinstance(value, list | tuple):  # of sizes
+            elif isinstance(value, list | tuple) and all(isinstance(size, int | np.integer) for size in value):
                 params[name] = [int(size) for size in value]
         facts = {name: getattr(self, name) for name in self._fitted_facts}
         if hasattr(self, "n_samples_kept_"):

@@ -226,6 +226,16 @@ def test_losses_fall(make):
     assert loose.n_iter_ < 50
 
 
+@pytest.mark.parametrize("make", [scq.DH, scq.UHBDNN])
+def test_the_bar_is_for_terminals(make, capfd, monkeypatch):
+    encoder = make(n_bits=4, max_iter=2, tol=0, random_state=0, verbose=True)
+    encoder.fit(X[:50])
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    encoder.fit(X[:50])
+    assert f"{make.__name__} 4 bits: 100%" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(("make", "squash"), [(scq.DH, np.tanh), (scq.UHBDNN, sigmoid)])
 def test_bits_are_the_signs_of_the_network_written_out(make, squash):
     encoder = make(n_bits=5, hidden=(7, 6), max_iter=2, tol=0, random_state=0).fit(X)

@@ -99,8 +99,8 @@ def leading_layers(
 ) -> list[Layer]:
     """First layers, both papers': principal axes of what comes from below, less their mean.
 
-    Where a layer is wider than there are axes of any variance, directions drawn
-    at random take the places of the missing ones.
+    Where a layer is wider than there are axes of any variance, directions drawn at random take the places of the
+    missing ones.
     """
     layers: list[Layer] = []
     for out in sizes[1:]:

@@ -36,6 +36,7 @@ from scq_gpu.training.nearest_codes import nearest_codes
 from scq_gpu.training.rotation import rotation_step
 
 _ITQ_ITERATIONS = 50  # those of `ITQ`, whose codes are the start
+_MEMORY = 20  # steps that L-BFGS remembers: they are small beside the rows
 
 
 class UHBDNN(NetworkEncoder):
@@ -273,14 +274,19 @@ def fit_layers(
         here = xp.astype(from_host(parameters, xp=xp, device=device_of(start)), start.dtype)
         return split(here, sizes, xp=xp)
 
+    losses: list[float] = []
+
     def evaluate(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         loss, gradient = loss_and_gradient(blocks, codes, place(parameters), weights, xp=xp)
+        losses.append(loss)
         return loss, to_host(gradient).astype(np.float64)
 
     first = to_host(start).astype(np.float64)
-    found = minimize(evaluate, first, jac=True, method="L-BFGS-B", options={"maxiter": max_iter, "maxcor": 20})
-    before, after = evaluate(first)[0], float(found.fun)
-    return (place(found.x), after) if after <= before else (list(layers), before)
+    options = {"maxiter": max_iter, "maxcor": _MEMORY}
+    found = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
+    if found.fun > losses[0]:  # a line search that float32 left without a fall
+        return list(layers), losses[0]
+    return place(found.x), float(found.fun)
 
 
 def loss_and_gradient(
