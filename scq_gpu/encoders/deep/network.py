@@ -107,7 +107,7 @@ def leading_layers(
         below = [hidden_values(Y, layers, squash, xp=xp) for Y in blocks]
         mean, covariance = _moments(below, xp=xp)
         lam, axes = np.linalg.eigh(covariance)
-        axes = axes[:, ::-1].T  # one per row, that of most variance first
+        axes = np.ascontiguousarray(axes[:, ::-1].T)  # one per row, that of most variance first
         axes *= np.where(axes.max(axis=1) >= -axes.min(axis=1), 1.0, -1.0)[:, None]  # the largest entry is positive
         rank = int(np.count_nonzero(lam > 1e-7 * max(lam[-1], 0.0)))
         W = axes[: min(out, rank)]
