@@ -191,7 +191,7 @@ class UHBDNN(NetworkEncoder):
             codes = fit_codes(blocks, codes, layers, decoder, weights, xp=xp)
             decoder, layers, loss = fit_network()
             curve.append(loss)
-            converged = curve[-2] - loss < self.tol * abs(loss)
+            converged = self.tol > 0 and curve[-2] - loss < self.tol * abs(loss)
             if converged:
                 break
         self.loss_curve_, self.n_iter_, self.converged_ = curve, len(curve) - 1, bool(converged)
