@@ -116,8 +116,10 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace, stem: str, nam
 
 
 def _cell(found: dict, dataset: str, metric: str, method: str, bits: int) -> str:
-    """Ours, and the paper's in brackets where it has the figure."""
-    ours = mean_and_spread(found[method, bits]) if (method, bits) in found else ""
+    """Ours, and the paper's in brackets where it has the figure; nothing where we have none."""
+    if (method, bits) not in found:
+        return ""
+    ours = mean_and_spread(found[method, bits])
     theirs = published.look_up(dataset, metric, METHODS[method].published, bits)
     return ours if theirs is None else f"{ours} ({theirs:.2f})"
 

@@ -63,7 +63,7 @@ def test_gist_rows_resume(run, tmp_path):
     assert printed.count("GIST") == 3
     printed = run(*peers, "--runs", "1", "--rounds", "1", "--lbfgs-iter", "3")
     assert printed.count("GIST") == 1
-    assert rows_of(tmp_path)[-1]["settings"] == "1 rounds of 3 L-BFGS iterations"
+    assert rows_of(tmp_path)[-1]["settings"] == "1 x 3 L-BFGS iterations"
     page = (tmp_path / "deep_table.md").read_text()
     values = [float(row["mAP"]) for row in rows_of(tmp_path) if row["method"] == "DH"]
     assert f"| DH |  | 2 | {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in page
