@@ -28,7 +28,9 @@ _VARYING = 0.05  # spread of norms from which factors help
 def encoders() -> dict[str, type]:
     """The encoders that can be fitted to rows, by name."""
     public: dict[str, Any] = {name: getattr(scq, name) for name in scq.__all__}
-    found = {name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")}
+    found: dict[str, Any] = {
+        name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")
+    }
     return {name: x for name, x in found.items() if x().__sklearn_tags__().input_tags.two_d_array}  # not to images
 
 
