@@ -398,14 +398,32 @@ class LinearEncoder(Encoder):
         """
         return self._map(X, lambda scores, t: scores - t)
 
-    def to_faiss(self) -> Any:
-        """Make a Faiss index that encodes as this encoder does.
+    def to_faiss(self, kind: str = "flat", *, n_lists: int = 1024) -> Any:
+        """Make an empty Faiss index whose codes are those of this encoder.
+
+        Parameters
+        ----------
+        kind : {"flat", "ivf", "hnsw", "asymmetric"}, default="flat"
+            "flat" encodes rows and queries and compares all codes by Hamming distance. "asymmetric" encodes rows only,
+            and compares float queries with all codes at fast-scan speed, by the distances of
+            `HammingIndex.search_asymmetric` rounded to 8 bits per table entry. "ivf" (an inverted index) and "hnsw" (a
+            graph) take codes, find neighbors by Hamming distance without looking at every code, and may miss some.
+        n_lists : int, default=1024
+            Lists of the inverted index; Faiss advises 4 to 16 times the square root of the number of rows.
 
         Returns
         -------
-        faiss.IndexLSH
-            Empty and trained: ``sa_encode`` gives the codes of `encode`, ``add`` and ``search`` take floats. Training
-            it again would replace the thresholds.
+        faiss.IndexLSH for "flat"
+            Trained: ``sa_encode`` gives the codes of `encode`, ``add`` and ``search`` take floats. Training it again
+            would replace the thresholds.
+        faiss.IndexPreTransform (a LinearTransform and an IndexPQFastScan) for "asymmetric"
+            Trained: ``add`` and ``search`` take floats, and a larger score is nearer. For the cosine, normalize rows and
+            queries before `fit` and here.
+        faiss.IndexBinaryIVF for "ivf"
+            To be trained with codes; ``train``, ``add`` and ``search`` take codes, ``nprobe`` says how many lists to
+            read.
+        faiss.IndexBinaryHNSW for "hnsw"
+            ``add`` and ``search`` take codes.
 
         Examples
         --------
@@ -414,8 +432,17 @@ class LinearEncoder(Encoder):
         >>> encoder = scq.OgE(n_bits=12, random_state=0).fit(X)
         >>> bool((encoder.to_faiss().sa_encode(X) == encoder.encode(X)).all())
         True
+        >>> index = encoder.to_faiss("asymmetric")
+        >>> index.add(X)
+        >>> scores, ids = index.search(X[:5], 3)
         """
-        return faiss_index.make_index(*self._host_map())
+        check_choice(kind, name="kind", choices=faiss_index.KINDS)
+        check_is_fitted(self)
+        if kind == "flat":
+            return faiss_index.make_index(*self._host_map())
+        if kind == "asymmetric":
+            return faiss_index.make_asymmetric_index(unit_map(self))
+        return faiss_index.make_binary_index(self.n_bits, kind, n_lists=check_integer(n_lists, name="n_lists", minimum=1))
 
     def to_onnx(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Make an ONNX model: input ``X`` (n, n_features) of float32, output ``codes`` as from `encode`.

@@ -1,7 +1,19 @@
-"""A linear map as a Faiss index, and back.
+r"""A linear map as a Faiss index, and back.
 
 Faiss's `IndexLSH` computes ``rrot.A x - thresholds`` and sets bit k where that is ``>= 0``, at position ``k % 8`` of
-byte ``k // 8``: our bit contract, once A is W' and the thresholds are t.
+byte ``k // 8``: our bit contract, once A is W' and the thresholds are t. Its binary indexes take codes as they are.
+
+Float queries against codes are a product quantizer of four bits per group, which Faiss scans with tables in registers
+(`IndexPQFastScan`). With the coordinates :math:`o_k`, the levels :math:`c_{k,0} \le c_{k,1}` of `scq_gpu.search.scoring`,
+their midpoints :math:`m_k` and half differences :math:`h_k`, and :math:`b_k = \pm 1`,
+
+.. math:: |o(q) - c(b)|^2 = |o(q) - m|^2 + |h|^2 - 2 \sum_k (o_k(q) - m_k) \, b_k h_k,
+
+so codes rank by the last sum. A row, however, gets the bit :math:`b_k` of the sign of :math:`o_k`, not of
+:math:`o_k - m_k`, and Faiss encodes a row by the nearest centroid in the space of the queries. Two more axes per group
+part the two: on one, every vector is K and the centroid is :math:`-\sum_k m_k b_k h_k / K`, which is the term with
+:math:`m_k`; on the other every vector is 0, and the centroids differ such that the first term no longer tells in
+which of them is nearest.
 """
 
 from __future__ import annotations
@@ -12,9 +24,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.optional import need
+from scq_gpu.search.scoring import UnitMap
+
+KINDS = ("flat", "ivf", "hnsw", "asymmetric")
 
 _INSTALL = "pip install faiss-cpu"
+_GROUP = 4  # bits per group of a fast scan: 16 table entries fill a register
+_HNSW_LINKS = 32  # Faiss's own default
 
 
 class _Step(NamedTuple):
@@ -35,6 +53,50 @@ def make_index(components: np.ndarray, threshold: np.ndarray) -> Any:
     index.rrot.is_orthonormal = False
     index.rrot.is_trained = index.is_trained = True
     return index
+
+
+def make_binary_index(n_bits: int, kind: str, *, n_lists: int) -> Any:
+    """An empty binary index for codes, with an inverted index (untrained) or a graph."""
+    faiss = need("faiss", caller="to_faiss", install=_INSTALL)
+    description = f"BIVF{n_lists}" if kind == "ivf" else f"BHNSW{_HNSW_LINKS}"
+    return faiss.index_binary_factory(8 * code_bytes(n_bits), description)
+
+
+def make_asymmetric_index(known: UnitMap) -> Any:
+    """A trained, empty index that encodes as the map does, and scores codes against float queries."""
+    faiss = need("faiss", caller="to_faiss", install=_INSTALL)
+    if known.components is None:
+        raise ValueError("an index for floats needs the components of the map")
+    n_bits, d = known.components.shape
+    n_groups = 2 * code_bytes(n_bits)  # whole bytes, so that Faiss's codes are ours
+    padding = [(0, _GROUP * n_groups - n_bits), (0, 0)]
+    halves = np.pad(known.levels @ [[-0.5, 0.5], [0.5, 0.5]], padding).reshape(n_groups, _GROUP, 2)
+    missing = np.arange(_GROUP * n_groups).reshape(n_groups, _GROUP) >= n_bits
+    size = float(np.sqrt(np.mean(known.levels**2))) or 1.0
+    centroids = _centroids(halves[:, :, 0], halves[:, :, 1], missing, size)
+
+    axes = centroids.shape[2]
+    A, b = np.zeros((n_groups, axes, d)), np.zeros((n_groups, axes))
+    A[:, :_GROUP] = np.pad(known.components / known.lengths[:, None], padding).reshape(n_groups, _GROUP, d)
+    b[:, :_GROUP] = np.pad(-known.threshold / known.lengths, padding[0]).reshape(n_groups, _GROUP)
+    b[:, _GROUP] = size
+    transform = faiss.LinearTransform(d, n_groups * axes, True)
+    scan = faiss.IndexPQFastScan(n_groups * axes, n_groups, _GROUP, faiss.METRIC_INNER_PRODUCT)
+    for values, vector in ((A, transform.A), (b, transform.b), (centroids, scan.pq.centroids)):
+        faiss.copy_array_to_vector(values.astype(np.float32).ravel(), vector)
+    transform.is_trained = scan.is_trained = True
+    return faiss.IndexPreTransform(transform, scan)
+
+
+def _centroids(h: np.ndarray, m: np.ndarray, missing: np.ndarray, size: float) -> np.ndarray:
+    """Centroids (groups, 16, 6) from h and m (groups, 4): see the head of this module; K is ``size``."""
+    bits = np.arange(2**_GROUP)[:, None] >> np.arange(_GROUP) & 1
+    signs = 2 * bits - 1
+    moved = np.sum(signs * (m * h)[:, None, :], axis=2)
+    too_near = 2 * moved + (moved / size) ** 2  # by how much less another row's squared distance would be
+    never = size**2 * np.sum(bits * missing[:, None, :], axis=2)  # bits that pad the last byte stay 0
+    apart = np.sqrt(np.max(too_near, axis=1, keepdims=True) - too_near + never)
+    return np.concatenate([signs * h[:, None, :], -moved[:, :, None] / size, apart[:, :, None]], axis=2)
 
 
 def read_map(source: Any) -> tuple[np.ndarray, np.ndarray]:
