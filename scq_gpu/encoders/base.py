@@ -417,8 +417,8 @@ class LinearEncoder(Encoder):
             Trained: ``sa_encode`` gives the codes of `encode`, ``add`` and ``search`` take floats. Training it again
             would replace the thresholds.
         faiss.IndexPreTransform (a LinearTransform and an IndexPQFastScan) for "asymmetric"
-            Trained: ``add`` and ``search`` take floats, and a larger score is nearer. For the cosine, normalize rows and
-            queries before `fit` and here.
+            Trained: ``add`` and ``search`` take floats, and a larger score is nearer. For the cosine, normalize rows
+            and queries, before `fit` too.
         faiss.IndexBinaryIVF for "ivf"
             To be trained with codes; ``train``, ``add`` and ``search`` take codes, ``nprobe`` says how many lists to
             read.
@@ -442,7 +442,8 @@ class LinearEncoder(Encoder):
             return faiss_index.make_index(*self._host_map())
         if kind == "asymmetric":
             return faiss_index.make_asymmetric_index(unit_map(self))
-        return faiss_index.make_binary_index(self.n_bits, kind, n_lists=check_integer(n_lists, name="n_lists", minimum=1))
+        n_lists = check_integer(n_lists, name="n_lists", minimum=1)
+        return faiss_index.make_binary_index(self.n_bits, kind, n_lists=n_lists)
 
     def to_onnx(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Make an ONNX model: input ``X`` (n, n_features) of float32, output ``codes`` as from `encode`.

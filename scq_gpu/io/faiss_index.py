@@ -4,8 +4,7 @@ Faiss's `IndexLSH` computes ``rrot.A x - thresholds`` and sets bit k where that 
 byte ``k // 8``: our bit contract, once A is W' and the thresholds are t. Its binary indexes take codes as they are.
 
 Float queries against codes are a product quantizer of four bits per group, which Faiss scans with tables in registers
-(`IndexPQFastScan`). With the coordinates :math:`o_k`, the levels :math:`c_{k,0} \le c_{k,1}` of `scq_gpu.search.scoring`,
-their midpoints :math:`m_k` and half differences :math:`h_k`, and :math:`b_k = \pm 1`,
+(`IndexPQFastScan`). With the coordinates :math:`o_k` and the levels of `scq_gpu.search.scoring`, their midpoints :math:`m_k` and half differences :math:`h_k`, and :math:`b_k = \pm 1`,
 
 .. math:: |o(q) - c(b)|^2 = |o(q) - m|^2 + |h|^2 - 2 \sum_k (o_k(q) - m_k) \, b_k h_k,
 

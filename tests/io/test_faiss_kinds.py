@@ -15,7 +15,7 @@ BITS = [1, 4, 7, 8, 12, 31, 40]
 
 @pytest.fixture(scope="module")
 def X():
-    """Rows in bunches, skewed along every axis, so that the two levels of a bit are not symmetric about its threshold."""
+    """Rows in bunches, skewed along every axis: the two levels of a bit are not symmetric about its threshold."""
     rng = np.random.default_rng(0)
     centers = 2 * rng.standard_normal((30, D))
     rows = centers[rng.integers(0, 30, N + QUERIES)] + rng.exponential(1.5, (N + QUERIES, D))

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from foreign_search import BITS, K, assert_same_neighbours, converted, make_case, random_bits, run_page
+from foreign_search import BITS, K, assert_same_neighbours, converted, make_case, random_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -254,20 +254,3 @@ def test_arrays_stay_in_their_namespace(backend, to):
 def test_bad_input(codes, n_bits, to, error, message):
     with pytest.raises(error, match=message):
         scq.convert(codes, n_bits, to=to)
-
-
-# the recipes
-
-
-@pytest.mark.parametrize(
-    ("page", "libraries"),
-    [
-        ("interchange.md", ["faiss", "usearch", "onnx", "onnxruntime", "polars"]),
-        ("databases/lancedb.md", ["lancedb", "pyarrow"]),
-        ("databases/qdrant.md", ["qdrant_client"]),
-    ],
-)
-def test_recipes_run(page, libraries):
-    for library in libraries:
-        pytest.importorskip(library, reason=f"{library} is not installed")
-    run_page(page)
