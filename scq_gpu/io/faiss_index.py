@@ -4,15 +4,16 @@ Faiss's `IndexLSH` computes ``rrot.A x - thresholds`` and sets bit k where that 
 byte ``k // 8``: our bit contract, once A is W' and the thresholds are t. Its binary indexes take codes as they are.
 
 Float queries against codes are a product quantizer of four bits per group, which Faiss scans with tables in registers
-(`IndexPQFastScan`). With the coordinates :math:`o_k` and the levels of `scq_gpu.search.scoring`, their midpoints :math:`m_k` and half differences :math:`h_k`, and :math:`b_k = \pm 1`,
+(`IndexPQFastScan`). With the coordinates :math:`o_k` and the levels of `scq_gpu.search.scoring`, their midpoints
+:math:`m_k` and half differences :math:`h_k`, and :math:`b_k = \pm 1`,
 
 .. math:: |o(q) - c(b)|^2 = |o(q) - m|^2 + |h|^2 - 2 \sum_k (o_k(q) - m_k) \, b_k h_k,
 
 so codes rank by the last sum. A row, however, gets the bit :math:`b_k` of the sign of :math:`o_k`, not of
 :math:`o_k - m_k`, and Faiss encodes a row by the nearest centroid in the space of the queries. Two more axes per group
 part the two: on one, every vector is K and the centroid is :math:`-\sum_k m_k b_k h_k / K`, which is the term with
-:math:`m_k`; on the other every vector is 0, and the centroids differ such that the first term no longer tells in
-which of them is nearest.
+:math:`m_k`; on the other every vector is 0, and the centroids differ there such that the first
+axis does not change which of them is nearest.
 """
 
 from __future__ import annotations
