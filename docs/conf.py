@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import files
 from importlib.util import find_spec
 from typing import Any
 
@@ -63,8 +64,12 @@ sphinx_gallery_conf = {
     "notebook_extensions": set(),
     "show_signature": False,
 }
-html_static_path = ["gallery/_static"]
-html_css_files = ["gallery.css"]
+html_static_path = ["_static", "gallery/_static"]
+html_css_files = ["site.css", "gallery.css"]
+
+# Formulas: MathJax in one file, with its fonts as SVG, out of a package; the pages need no network.
+MATHJAX = "tex-svg.js"
+mathjax_path = MATHJAX
 
 # The API page: its sections, and the modules whose public names they hold. A name is shown once, by its shortest path.
 API = {
@@ -117,7 +122,24 @@ def tidy(app: Any, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"^(```pycon\n.*?\n)\n```$", r"\1```", source[0], flags=re.MULTILINE | re.DOTALL)
 
 
+def bundle_mathjax(app: Any, config: Any) -> None:
+    """Have MathJax copied to the site."""
+    (script,) = (path for path in files("sphinx-mathjax-offline") or () if path.name == MATHJAX)
+    config.html_static_path.append(str(script.locate()))
+
+
+def list_every_page(app: Any, page: str, source: list[str]) -> None:
+    """Add the pages that no group of the sidebar names to the last, so that a new page is never without a way to it."""
+    if page != "index":
+        return
+    listed = set(re.findall(r"^[\w/]+$", source[0], re.MULTILINE))
+    left = [name for name in sorted(app.project.docnames) if "/" not in name and name not in {"index", *listed}]
+    source[0] = re.sub(r"\n```\s*$", "".join(f"\n{name}" for name in left) + "\n```\n", source[0])
+
+
 def setup(app: Any) -> None:
-    """Connect both."""
+    """Connect them."""
+    app.connect("config-inited", bundle_mathjax)
+    app.connect("source-read", list_every_page)
     app.connect("source-read", tidy)
     app.connect("autodoc-skip-member", skip_sklearn)

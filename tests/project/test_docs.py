@@ -42,3 +42,30 @@ def test_api_page_holds_every_public_name():
     public = [name for name in scq.__all__ if callable(getattr(scq, name))]
     missing = [name for name in public if not re.search(rf":: scq_gpu\.{name}$", page, re.MULTILINE)]
     assert not missing, f"add the modules of {missing} to API in docs/conf.py"
+
+
+def groups_of_sidebar():
+    """Caption and pages of every table of contents on the home page."""
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return {
+        re.search(r":caption: (\w+)", tree)[1]: [line for line in tree.splitlines() if line and line[0] != ":"]
+        for tree in trees
+    }
+
+
+def test_sidebar_has_five_groups_and_every_page_once():
+    groups = groups_of_sidebar()
+    assert list(groups) == ["Start", "Guides", "Databases", "Results", "Reference"]
+    listed = [page for pages in groups.values() for page in pages if "*" not in page]
+    assert len(listed) == len(set(listed))
+    made = {"auto_gallery/index"}
+    assert [page for page in listed if page not in made and not (DOCS / f"{page}.md").exists()] == []
+    folders = [page for page in (DOCS / "databases").glob("*.md") if f"databases/{page.stem}" not in listed]
+    assert folders == []  # other folders have a glob, and pages of docs/ itself go to the last group
+
+
+def test_site_needs_no_network():
+    text = (DOCS / "conf.py").read_text(encoding="utf-8")
+    assert "mathjax_path = MATHJAX" in text
+    assert "://" not in text
