@@ -16,6 +16,7 @@ from sklearn.model_selection import train_test_split
 
 import scq_gpu as scq
 from scq_gpu._core.bits import code_bytes
+from scq_gpu.plots._gallery import typical_queries
 
 _QUERIES = 300
 _K = 100
@@ -46,15 +47,16 @@ def main(output: Path = Path("demo_output")) -> None:
 
     output.mkdir(parents=True, exist_ok=True)
     path = output / "neighbors.png"
-    chosen = [int(np.flatnonzero(y_query == digit)[0]) for digit in range(_SHOWN)]
-    distances, ids = scq.HammingIndex(encoder.encode(X_base), n_bits).search(encoder.encode(X_query[chosen]), _ANSWERS)
+    codes, query_codes = encoder.encode(X_base), encoder.encode(X_query)
+    chosen = typical_queries(scq.metrics.average_precision(query_codes, codes, y_query, y_base), _SHOWN, y_query)
+    distances, ids = scq.HammingIndex(codes, n_bits).search(query_codes[chosen], _ANSWERS)
     queries, answers = X_query[chosen].reshape(-1, 8, 8), X_base[ids].reshape(*ids.shape, 8, 8)
     name = f"{type(encoder).__name__}, {n_bits} bits per digit ({code_bytes(n_bits)} bytes)"
     with scq.plots.theme():
         ax = scq.plots.gallery(queries, answers, right=y_base[ids] == y_query[chosen, None], distances=distances)
-        ax.set_title(f"{name}: queries, and nearest by distance")
+        ax.set_title(f"{name}: typical queries, and nearest by distance")
         ax.figure.savefig(path, dpi=110)
-    print(f"\nQueries and their nearest images by Hamming distance ({n_bits} bits): {path}")
+    print(f"\nTypical queries and their nearest images by Hamming distance ({n_bits} bits): {path}")
 
 
 def _print_line(method: str, bits: object, mean_ap: float, precision: float, size: int, seconds: str) -> None:

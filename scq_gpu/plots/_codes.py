@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, row_slices, to_host
-from scq_gpu._core.codes import unpack
-from scq_gpu._core.validate import check_code_pair, check_codes, check_integer, check_labels
+from scq_gpu._core.arrays import Array
+from scq_gpu._core.validate import check_code_pair, check_integer, check_labels
 from scq_gpu.metrics import ranking
+from scq_gpu.plots._bits import bit_statistics
 from scq_gpu.plots._style import Axes, colors_of, finish_axes, line_styles, new_axes, themed
 
-_BLOCK_ROWS = 1 << 16
 _SHADES = 256
 
 
@@ -88,10 +87,9 @@ def bit_balance(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axes:
     >>> [float(bar.get_height()) for bar in ax.patches]
     [1.0, 0.5]
     """
-    n, ones, _ = _bit_sums(codes, n_bits)
+    shares = bit_statistics(codes, n_bits).shares
     ax = new_axes(ax)
     style, accent = line_styles(ax, 2)
-    shares = ones / n
     ax.bar(np.arange(n_bits), shares, width=0.8 if n_bits <= 64 else 1.0, color=style["color"])
     ax.axhline(0.5, color=accent["color"], linestyle="--", linewidth=1.4)
     ax.set(xlim=(-0.6, n_bits - 0.4), ylim=(0, 1))
@@ -124,12 +122,7 @@ def bit_correlation(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axe
     """
     from matplotlib.colors import LinearSegmentedColormap, to_rgb
 
-    n, ones, both = _bit_sums(codes, n_bits)
-    covariance = both / n - np.outer(ones, ones) / n**2
-    spread = np.sqrt(np.diag(covariance))
-    spread[ones % n == 0] = np.inf
-    R = covariance / np.outer(spread, spread)
-    np.fill_diagonal(R, 0)
+    R = bit_statistics(codes, n_bits).correlation
     ax = new_axes(ax)
     blue, red = colors_of(ax)["series"][:2]
     # strength is opacity, so that 0 is the background, whatever it is
@@ -143,16 +136,3 @@ def bit_correlation(codes: Array, n_bits: int, *, ax: Axes | None = None) -> Axe
     ax.grid(False)
     ax.spines[:].set_visible(True)
     return finish_axes(ax, title=f"Correlation of bits (at most {most:.2f})", x="bit", y="bit", whole="xy")
-
-
-def _bit_sums(codes: Array, n_bits: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """How many codes, how often each bit is set (L,), and each pair of bits together (L, L)."""
-    n_bits = check_integer(n_bits, name="n_bits", minimum=1)
-    codes = check_codes(codes, n_bits)
-    if codes.ndim != 2 or not codes.shape[0]:
-        raise ValueError(f"codes have shape {tuple(codes.shape)}; (n, {-(-n_bits // 8)}) with n >= 1 is wanted")
-    both = np.zeros((n_bits, n_bits))
-    for part in row_slices(codes.shape[0], _BLOCK_ROWS):
-        bits = (unpack(to_host(codes[part, :]), n_bits) > 0).astype(np.float32)
-        both += bits.T @ bits  # whole numbers far below 2**24: exact
-    return codes.shape[0], np.diag(both).copy(), both

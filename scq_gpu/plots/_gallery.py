@@ -99,3 +99,21 @@ def _check_table(x: Array, name: str, answers: np.ndarray) -> np.ndarray:
     if table.shape != answers.shape[:2]:
         raise ValueError(f"{name} has shape {table.shape}; one entry per answer, {answers.shape[:2]}, is wanted")
     return table
+
+
+def typical_queries(quality: np.ndarray, count: int, groups: np.ndarray | None = None) -> np.ndarray:
+    """Numbers of ``count`` queries whose answers are neither the best nor the worst: those nearest the median quality.
+
+    With ``groups`` (q,), that of each group first, by its own median. A picture of them shows what to expect.
+    """
+    numbers = np.arange(len(quality))
+    members = [] if groups is None else [numbers[groups == group] for group in np.unique(groups)[:count]]
+    chosen = [int(group[_nearest_median(quality[group])[0]]) for group in members]
+    others = numbers[_nearest_median(quality)]
+    chosen += [int(i) for i in others if i not in set(chosen)][: count - len(chosen)]
+    return np.array(chosen[:count], dtype=np.int64)
+
+
+def _nearest_median(values: np.ndarray) -> np.ndarray:
+    """Positions by distance from the median (of two, the lower one), the first among equals."""
+    return np.argsort(np.abs(values - np.quantile(values, 0.5, method="lower")), kind="stable")

@@ -28,6 +28,8 @@ from scq_gpu._version import __version__
 from scq_gpu.encoders.scq import OgE, OnE
 from scq_gpu.encoders.sweeps import scale_path, sweep_bits
 from scq_gpu.metrics.evaluation import RetrievalTask
+from scq_gpu.plots._bits import BitStatistics, bit_statistics
+from scq_gpu.plots._gallery import typical_queries
 from scq_gpu.plots.report_svg import draw_svg, style_variables
 from scq_gpu.search.index import HammingIndex
 
@@ -101,13 +103,14 @@ def write_report(
     images = None if images is None else _check_images(images, task.n)
     codes = task.codes(encoder)
     numbers = task.measure(encoder)
-    figures = [*_figures_of(encoder, task, codes)]
+    bits = bit_statistics(codes[1], encoder.n_bits)
+    figures = [*_figures_of(encoder, task, codes, bits)]
     if refit and isinstance(encoder, OgE | OnE):
         figures += _figures_of_refits(encoder, task, random_state)
-    body = _tiles(encoder, numbers) + _section("Figures", "figures", "".join(figures))
+    body = _tiles(encoder, numbers) + _findings(encoder, bits) + _section("Figures", "figures", "".join(figures))
     if images is not None:
         gallery = _gallery(task, codes, encoder.n_bits, images)
-        body += _section("Queries and their nearest, with the Hamming distance", "facts gallery", gallery)
+        body += _section("Typical queries and their nearest, with the Hamming distance", "facts gallery", gallery)
     facts = encoder_facts(encoder) | {"bit contract": BIT_CONTRACT}
     lines = (f"<tr><th>{key}</th><td>{html.escape(show(value))}</td></tr>" for key, value in facts.items())
     body += _section("The model", "facts", f"<table>{''.join(lines)}</table>")
@@ -148,7 +151,21 @@ def _figure(name: str, caption: str, draw: Callable[..., Any], *args: Any, **opt
     return f'<figure id="{name}">{svg}<figcaption>{html.escape(caption)}</figcaption></figure>'
 
 
-def _figures_of(encoder: Any, task: RetrievalTask, codes: tuple[np.ndarray, np.ndarray]) -> Iterator[str]:
+def _findings(encoder: Any, bits: BitStatistics) -> str:
+    """What is wrong, in a sentence each; or that nothing is."""
+    found = bits.warnings()
+    if getattr(encoder, "converged_", True) is False:
+        found.append(
+            f"The fit stopped after {encoder.n_iter_} iterations, before its loss had settled: raise max_iter."
+        )
+    if not found:
+        return '<p class="fine">Nothing looks wrong: every bit changes, and no two tell the same.</p>'
+    return f'<ul class="wrong">{"".join(f"<li>{html.escape(sentence)}</li>" for sentence in found)}</ul>'
+
+
+def _figures_of(
+    encoder: Any, task: RetrievalTask, codes: tuple[np.ndarray, np.ndarray], bits: BitStatistics
+) -> Iterator[str]:
     """The figures that need this encoder alone."""
     database, n_bits = codes[1], encoder.n_bits
     if task.labels is not None:
@@ -162,9 +179,10 @@ def _figures_of(encoder: Any, task: RetrievalTask, codes: tuple[np.ndarray, np.n
             "Hamming distances from queries to rows with their label and to others. The less they overlap, the better."
         )
         yield _figure("distances", caption, plots.distance_histograms, *pair, n_bits=n_bits)
-    caption = "In which share of the codes each bit is set. A bit tells most when that is half."
+    balance, likeness = bits.verdicts()
+    caption = f"In which share of the codes each bit is set. A bit tells most when that is half. {balance}"
     yield _figure("balance", caption, plots.bit_balance, database, n_bits)
-    caption = "How far bits repeat each other: faint is good. The diagonal is left blank."
+    caption = f"How far bits repeat each other: faint is good. The diagonal is left blank. {likeness}"
     yield _figure("correlation", caption, plots.bit_correlation, database, n_bits)
     if len(getattr(encoder, "loss_curve_", ())):
         caption = "What the fit made smaller"
@@ -209,14 +227,17 @@ def _check_images(images: Any, n: int) -> np.ndarray | Sequence[str | os.PathLik
 
 
 def _gallery(task: RetrievalTask, codes: tuple[np.ndarray, np.ndarray], n_bits: int, images: Any) -> str:
-    """Some queries with their nearest rows: the first query of each label, then whichever come first."""
+    """Some queries with their nearest rows: typical ones, of each label first."""
     queries, database = codes
-    chosen, right = np.arange(task.n_queries), None
-    if task.labels is not None and task.labels[0].ndim == 1:
-        _, first = np.unique(task.labels[0], return_index=True)
-        chosen = np.concatenate([first, np.delete(chosen, first)])
-    chosen = chosen[:_QUERIES]
-    distances, ids = HammingIndex(database, n_bits).search(queries[chosen], min(_ANSWERS, len(database)))
+    index, k = HammingIndex(database, n_bits), min(_ANSWERS, len(database))
+    right, groups = None, None
+    if task.labels is not None:
+        quality = metrics.average_precision(queries, database, *task.labels)
+        groups = task.labels[0] if task.labels[0].ndim == 1 else None
+    else:
+        quality = index.search(queries, k)[0].mean(axis=1)  # no answer is right or wrong: how far they are
+    chosen = typical_queries(quality, _QUERIES, groups)
+    distances, ids = index.search(queries[chosen], k)
     if task.labels is not None:
         wanted, found = task.labels[0][chosen, None], task.labels[1][ids]
         right = wanted == found if found.ndim == 2 else (wanted & found).any(axis=2)

@@ -108,29 +108,49 @@ def gallery_of(page):
     return re.search(r'<div class="facts gallery">(<svg.*?</svg>)', page, re.DOTALL).group(1)
 
 
-def test_gallery_marks_are_right(page, encoder):
-    """Against a search by hand: unpacked bits, all distances, a stable sort."""
+def typical_by_hand(bits, labels, task):
+    """Per label, the query whose average precision is nearest the label's median: plain loops over unpacked bits."""
+    queries, rows = task.query_rows, task.database_rows
+    precisions = []
+    for query in queries:
+        right = labels[rows][np.argsort((bits[query] != bits[rows]).sum(1), kind="stable")] == labels[query]
+        precisions.append((np.cumsum(right) / np.arange(1, len(right) + 1))[right].mean())
+    chosen = []
+    for label in range(8):
+        of_label = [i for i in range(len(queries)) if labels[queries[i]] == label]
+        ordered = sorted(precisions[i] for i in of_label)
+        chosen.append(next(i for i in of_label if precisions[i] == ordered[(len(ordered) - 1) // 2]))
+    return chosen
+
+
+def marks_by_hand(encoder):
+    """Marks and distances of a search by hand: unpacked bits, all distances, a stable sort."""
     task = RetrievalTask(X, Y)
-    bits = encoder.transform(X)
-    first = [int(np.flatnonzero(Y[task.query_rows] == c)[0]) for c in range(8)]
-    wanted = []
-    for query in task.query_rows[first]:
+    bits, marks = encoder.transform(X), []
+    for query in task.query_rows[typical_by_hand(bits, Y, task)]:
         far = (bits[query] != bits[task.database_rows]).sum(1)
         near = np.argsort(far, kind="stable")[:10]
         right = Y[task.database_rows][near] == Y[query]
-        wanted += [f"{'✓' if yes else '✗'} {far[i]}" for yes, i in zip(right, near, strict=True)]
-    gallery = gallery_of(page)
-    assert re.findall(r">([✓✗] \d+)</text>", gallery) == wanted
-    assert gallery.count("<image ") == 8 * 11
-    assert {"✓", "✗"} <= set("".join(wanted)), "one of the two marks was not tried"
+        marks += [f"{'✓' if yes else '✗'} {far[i]}" for yes, i in zip(right, near, strict=True)]
+    return marks
 
 
-def test_gallery_shows_the_images(page):
+def test_gallery_marks_are_right(page, encoder, tmp_path):
+    assert re.findall(r">([✓✗] \d+)</text>", gallery_of(page)) == marks_by_hand(encoder)
+    assert gallery_of(page).count("<image ") == 8 * 11
+    poor = scq.LSH(n_bits=9, random_state=0).fit(X)
+    write_report(tmp_path / "page.html", poor, X, labels=Y, images=IMAGES, refit=False)
+    marks = marks_by_hand(poor)
+    assert re.findall(r">([✓✗] \d+)</text>", gallery_of((tmp_path / "page.html").read_text("utf-8"))) == marks
+    assert {"✓", "✗"} <= set("".join(marks)), "one of the two marks was not tried"
+
+
+def test_gallery_shows_the_images(page, encoder):
     task = RetrievalTask(X, Y)
-    first = [int(np.flatnonzero(Y[task.query_rows] == c)[0]) for c in range(8)]
+    typical = typical_by_hand(encoder.transform(X), Y, task)
     shown = images_of(gallery_of(page))
     assert {image.shape[:2] for image in shown} == {(8, 8)}
-    scaled = np.rint(255 * IMAGES[task.query_rows[first]] / IMAGES.max())
+    scaled = np.rint(255 * IMAGES[task.query_rows[typical]] / IMAGES.max())
     for image, wanted in zip(shown[::11], scaled, strict=True):
         np.testing.assert_allclose(image[..., 0], wanted, atol=1)
 
@@ -221,11 +241,14 @@ def test_many_labels_per_row_and_rows_from_a_file(tmp_path, encoder):
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     task = RetrievalTask(X, many)
     bits = encoder.transform(X)
-    query = task.query_rows[0]
-    far = (bits[query] != bits[task.database_rows]).sum(1)
-    near = task.database_rows[np.argsort(far, kind="stable")[:10]]
-    signs = ["✓" if (many[query] & many[row]).any() else "✗" for row in near]
-    assert re.findall(r">([✓✗]) \d+</text>", gallery_of(text))[:10] == signs
+    precisions, signs = [], []
+    for query in task.query_rows:
+        order = np.argsort((bits[query] != bits[task.database_rows]).sum(1), kind="stable")
+        right = (many[query] & many[task.database_rows[order]]).any(axis=1)
+        precisions.append((np.cumsum(right) / np.arange(1, len(right) + 1))[right].sum() / max(right.sum(), 1))
+        signs.append(["✓" if yes else "✗" for yes in right[:10]])
+    typical = precisions.index(sorted(precisions)[(len(precisions) - 1) // 2])
+    assert re.findall(r">([✓✗]) \d+</text>", gallery_of(text))[:10] == signs[typical]
 
 
 def test_an_encoder_that_has_no_loss_and_no_linear_map(tmp_path):
@@ -247,7 +270,8 @@ def test_images_from_files_in_color_and_shrunk(tmp_path, encoder):
     ids = re.findall(r'\bid="([^"]*)"', text)
     assert len(ids) == len(set(ids)), "ids of equal images"
     image = images_of(gallery_of(text))[0]
-    query = RetrievalTask(X, Y).query_rows[np.flatnonzero(Y[RetrievalTask(X, Y).query_rows] == 0)[0]]
+    task = RetrievalTask(X, Y)
+    query = task.query_rows[typical_by_hand(encoder.transform(X), Y, task)[0]]
     assert image.shape == (96, 96, 3)
     np.testing.assert_array_equal(image[48, 48], [query % 13, 40, 200])
     np.testing.assert_array_equal(image[[0, 20, 76, 95], 48], 0)  # twice as wide as high: black above and below
@@ -370,3 +394,73 @@ def test_the_look_in_a_browser_would_see_faults(page, tmp_path):
     seen, console = look(wide, tmp_path, more='console.error("a fault");')
     assert any("a fault" in line for line in console)
     assert seen[0]["wide"] > seen[0]["room"]
+
+
+# what is wrong, in a sentence
+
+
+class Broken:
+    """An encoder whose bits go wrong as asked: columns of X are replaced before their signs are taken."""
+
+    n_bits, n_features_in_, converged_, n_iter_ = 8, 8, True, 3
+
+    def __init__(self, **bits):
+        self.bits = bits
+
+    def encode(self, rows):
+        bits = np.asarray(rows)[:, :8] >= 0
+        for name, value in self.bits.items():
+            bits[:, int(name[1:])] = value(bits) if callable(value) else value
+        return np.packbits(bits, axis=1, bitorder="little")
+
+    def get_params(self, deep=False):
+        return {}
+
+
+def sentences(encoder, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((2000, 8)).astype(np.float32)
+    write_report(tmp_path / "page.html", encoder, rows, refit=False)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    return html.unescape(" ".join(re.findall(r'<(?:p class="fine"|li)>(.*?)</(?:p|li)>', text))), text
+
+
+def test_report_says_that_nothing_is_wrong(tmp_path):
+    found, text = sentences(Broken(), tmp_path)
+    assert found == "Nothing looks wrong: every bit changes, and no two tell the same."
+    assert re.search(r"Here 4\d to 5\d %: that is good\.", text)
+    assert re.search(r"Here at most \.0\d, of either sign: that is good\.", text)
+
+
+def test_report_names_bits_that_repeat_others(tmp_path):
+    def nearly(bits):
+        return bits[:, 1] ^ (np.arange(len(bits)) % 66 == 0)
+
+    found, text = sentences(Broken(b4=nearly, b6=lambda bits: ~bits[:, 2]), tmp_path)
+    assert "2 and 6 (correlation -1.00); 1 and 4 (correlation .97). One of each pair adds next to nothing." in found
+    assert "of either sign: good is .50 or less." in text
+
+
+def test_report_names_bits_that_never_or_hardly_change(tmp_path):
+    rare = {"b7": lambda bits: np.arange(len(bits)) % 50 == 0}
+    found, text = sentences(Broken(b0=True, b3=False, **rare), tmp_path)
+    assert "Bits 0, 3 never change: nothing is told by them." in found
+    assert "Bit 7 is nearly always the same (the rarer value in as few as 2." in found
+    assert "Here 0 to 100 %: good is 30 to 70 %." in text
+
+
+def test_report_says_that_a_fit_did_not_settle(tmp_path):
+    broken = Broken()
+    broken.converged_ = False
+    found, _ = sentences(broken, tmp_path)
+    assert found == "The fit stopped after 3 iterations, before its loss had settled: raise max_iter."
+
+
+def test_typical_queries_are_those_nearest_the_median():
+    from scq_gpu.plots._gallery import typical_queries
+
+    quality = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
+    assert typical_queries(quality, 3).tolist() == [2, 1, 3]
+    assert typical_queries(quality, 9).tolist() == [2, 1, 3, 0, 4]
+    groups = np.array([7, 7, 7, 4, 4])
+    assert typical_queries(quality, 3, groups).tolist() == [3, 1, 2]  # of 4: a tie, the lowest; of 7: its median
+    assert typical_queries(quality, 1, groups).tolist() == [3]
