@@ -20,9 +20,9 @@ METHODS = {"OgE": scq.OgE, "OnE": scq.OnE, "ITQ": scq.ITQ, "LSH": scq.LSH}
 BITS = (4, 8, 16, 32)
 
 
-def save(name, ax):
+def save(name, ax, dpi=90):
     """One picture, small enough for a page."""
-    ax.figure.savefig(FOLDER / f"{name}.png", dpi=90)
+    ax.figure.savefig(FOLDER / f"{name}.png", dpi=dpi)
     plt.close(ax.figure)
 
 
@@ -36,7 +36,11 @@ def main():
     columnwise = scq.OgE(n_bits=32, solver="columnwise", random_state=0).fit(X_base)
     codes, queries = encoder.encode(X_base), encoder.encode(X_query)
 
-    save("loss_curve", scq.plots.loss_curve({"joint": encoder, "columnwise": columnwise}))
+    with scq.plots.theme():  # two panels: the solvers differ in scale and ridge, so their losses do not compare
+        panels = plt.subplots(1, 2, figsize=(8.4, 3.4))[1]
+        for panel, (name, fitted) in zip(panels, {"joint": encoder, "columnwise": columnwise}.items(), strict=True):
+            scq.plots.loss_curve(fitted, ax=panel).set_title(f"Training loss, {name}")
+    save("loss_curve", panels[0])
     figures, curves = {}, {}
     for name, Encoder in METHODS.items():
         fitted = [Encoder(n_bits=bits, random_state=0).fit(X_base) for bits in BITS]
@@ -58,6 +62,8 @@ def main():
     save("gallery", scq.plots.gallery(images, answers, right=right, distances=distances))
     with scq.plots.theme(dark=True):
         save("dark", scq.plots.bits_curve(figures))
+    with scq.plots.theme(paper=True):
+        save("paper", scq.plots.bits_curve(figures), dpi=180)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ def run_blocks(page: Path, folder: Path, names: dict, *, optional: set[str] = fr
             run_commands(block.code, folder, where)
             continue
         try:
+            file = re.match(r"# (\w+\.py)\n", block.code)
+            if file:
+                (folder / file[1]).write_text(block.code, encoding="utf-8")  # a block that is a file is saved as one
             with threadpool_limits(1):  # BLAS threads that spin on a busy machine take far longer than one
                 run_python(block, names, where)
         except ModuleNotFoundError as error:

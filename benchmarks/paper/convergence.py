@@ -86,7 +86,7 @@ def plot(curves: dict[str, list[float]], options: argparse.Namespace) -> None:
     axis.set(xlabel="iteration", ylabel="loss a bit", title=f"CIFAR-10, {options.bits} bits, one start for all")
     axis.grid(alpha=0.3)
     axis.legend()
-    write_figure(figure, options.output / "convergence.png")
+    write_figure(figure, options.output / "convergence.png", pdf=options.pdf)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def _published(name: str, metric: str, bits: int) -> str:
     return "" if figures is None else f"{figures[list(METRICS).index(metric)]:.2f}"
 
 
-def plot(rows: list[dict[str, str]], path: Path) -> None:
+def plot(rows: list[dict[str, str]], path: Path, *, pdf: bool) -> None:
     found = gather(rows)
     bits = sorted({b for _, b, _ in found})
     figure, axes = new_figure(1, len(METRICS), size=(11, 4.2))
@@ -118,7 +118,7 @@ def plot(rows: list[dict[str, str]], path: Path) -> None:
         axis.grid(alpha=0.3, axis="y")
     axes[0].legend(loc="lower right")
     figure.suptitle("CIFAR-10, GIST 512-D", fontsize=11)
-    write_figure(figure, path)
+    write_figure(figure, path, pdf=pdf)
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def main() -> None:
         add_rows(path, options)
     rows = read_rows(path)
     write_page(options.output / "gist_table.md", "CIFAR-10 GIST, beside DH and UH-BDNN", *page(rows, options))
-    plot(rows, options.output / "gist_table.png")
+    plot(rows, options.output / "gist_table.png", pdf=options.pdf)
 
 
 if __name__ == "__main__":

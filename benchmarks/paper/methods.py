@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +98,47 @@ COLOURS = {
 }
 LINES = {"columnwise": "--", "spherical distance": "--", "b = 2": "-.", "b = 4": "--", "b = 8": ":"}
 LINES["scale as in the authors' script"] = ":"
+
+
+def find_methods(text: str, known: Iterable[str] = METHODS) -> list[str]:
+    """The names, out of ``known``, that an argument of ``--methods`` means.
+
+    A name of the table ("OgE, joint"), a family ("OgE": all its variants), several of either with commas and no blanks
+    ("OgE,ITQ"), or your own: ``my_method.py:MyMethod``, an encoder class in a file, which is added to METHODS.
+    """
+    if ".py:" in text:
+        return [_own_method(text)]
+    found = []
+    for part in [text] if text in known else text.split(","):
+        names = [name for name in known if part in (name, name.partition(", ")[0])]
+        if not names:
+            families = ", ".join(dict.fromkeys(name.partition(", ")[0] for name in known))
+            raise argparse.ArgumentTypeError(
+                f"{part!r} is no method; there are {', '.join(map(repr, known))}, the families {families}, and your "
+                "own as file.py:ClassName"
+            )
+        found += names
+    return list(dict.fromkeys(found))
+
+
+def _own_method(text: str) -> str:
+    """Add the class of a file to METHODS, under its name."""
+    path, _, name = text.rpartition(":")
+    if not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"{path} is not a file; your own method is file.py:ClassName")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise argparse.ArgumentTypeError(f"{path} has no {name}")
+    encoder = getattr(module, name)
+    random = "random_state" in inspect.signature(encoder).parameters
+
+    def make(n_bits: int, seed: int) -> Any:
+        return encoder(n_bits=n_bits, random_state=seed) if random else encoder(n_bits=n_bits)
+
+    METHODS[name] = Method(make, random=random)
+    return name
 
 
 def line_style(method: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 import scq_gpu as scq
 from scq_gpu._core.files import replace_file
 
+COLUMN, PAGE, POINTS = 3.4, 7.0, 7  # inches and points of the usual two-column templates
 CAVEAT = (
     "Some defaults of the joint solver were chosen on EfficientNet features of these images ([quality](quality.md) "
     "says how), two of them with a look at GIST: its rows on those features are optimistic."
@@ -29,6 +30,7 @@ def arguments(doc: str, *, data: bool = True) -> argparse.ArgumentParser:
         parser.add_argument("--data", type=Path, required=True, help="folder with the CIFAR-10 feature files")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    parser.add_argument("--pdf", action="store_true", help="also write each picture as PDF for a paper, without titles")
     return parser
 
 
@@ -86,11 +88,36 @@ def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) ->
     return figure, figure.subplots(rows, columns)
 
 
-def write_figure(figure: Any, path: Path) -> None:
-    """A PNG file."""
+def write_figure(figure: Any, path: Path, *, pdf: bool = False) -> None:
+    """A PNG file, and a PDF file for a paper if asked for."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     _write(path, picture.getvalue())
+    if pdf:
+        _write(path.with_suffix(".pdf"), _for_paper(figure))
+
+
+def _for_paper(figure: Any) -> bytes:
+    """The figure as PDF, as wide as a column, or as the page if it has several panels, and without titles.
+
+    What the title of a panel says becomes the label of its axis, where there is none.
+    """
+    import matplotlib
+    from matplotlib.text import Text
+
+    width, height = figure.get_size_inches()
+    wanted = COLUMN if len([axis for axis in figure.axes if axis.get_subplotspec() is not None]) < 2 else PAGE
+    figure.set_size_inches(wanted, max(height * wanted / width, 0.6 * COLUMN))
+    figure.suptitle("")
+    for axis in figure.axes:
+        axis.set_ylabel(axis.get_ylabel() or axis.get_title())
+        axis.set_title("")
+    for text in figure.findobj(Text):
+        text.set_fontsize(POINTS)
+    picture = io.BytesIO()
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(picture, format="pdf")
+    return picture.getvalue()
 
 
 def _write(path: Path, content: bytes) -> None:

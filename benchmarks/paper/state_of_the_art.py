@@ -4,7 +4,8 @@
 
 CIFAR-10 unless ``--dataset`` names another of protocols.py. The whole takes hours, so results are added to
 docs/results/state_of_the_art.csv as they come, and what is there is not run again: ``--methods``, ``--bits`` and
-``--runs`` choose a part. ``--fresh`` begins anew. The page and the figure show what the file holds.
+``--runs`` choose a part (``--methods OgE ITQ``, or ``--methods my_method.py:MyMethod`` for your own). ``--fresh``
+begins anew. The page and the figure show what the file holds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import published
-from methods import METHODS, SETTINGS, line_style
+from methods import METHODS, SETTINGS, find_methods, line_style
 from protocols import PROTOCOLS, Split
 from results import (
     CAVEAT,
@@ -124,7 +125,7 @@ def _cell(found: dict, dataset: str, metric: str, method: str, bits: int) -> str
     return ours if theirs is None else f"{ours} ({theirs:.2f})"
 
 
-def plot(rows: list[dict[str, str]], path: Path, name: str) -> None:
+def plot(rows: list[dict[str, str]], path: Path, name: str, *, pdf: bool) -> None:
     figure, axes = new_figure(1, 3, size=(13, 4.6))
     for axis, (metric, found) in zip(axes, gather(rows).items(), strict=True):
         for method in METHODS:
@@ -139,18 +140,19 @@ def plot(rows: list[dict[str, str]], path: Path, name: str) -> None:
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.suptitle(name, fontsize=11)
-    write_figure(figure, path)
+    write_figure(figure, path, pdf=pdf)
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--dataset", choices=PROTOCOLS, default="cifar10")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", type=find_methods, default=[list(METHODS)], metavar="METHOD")
     parser.add_argument("--bits", type=int, nargs="+", default=BITS)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rows", type=int, help="only so many rows to train on and search")
     parser.add_argument("--fresh", action="store_true", help="forget the rows that the CSV file holds")
     options = parser.parse_args()
+    options.methods = list(dict.fromkeys(name for names in options.methods for name in names))
     warnings.simplefilter("ignore", ConvergenceWarning)
     stem = "state_of_the_art" if options.dataset == "cifar10" else f"state_of_the_art_{options.dataset}"
     path = options.output / f"{stem}.csv"
@@ -162,7 +164,7 @@ def main() -> None:
     rows = [row for row in rows if row["rows"] == rows[-1]["rows"]]
     name = TITLES[options.dataset]
     write_page(options.output / f"{stem}.md", f"State of the art: {name}", *page(rows, options, stem, name))
-    plot(rows, options.output / f"{stem}.png", name)
+    plot(rows, options.output / f"{stem}.png", name, pdf=options.pdf)
 
 
 TITLES = {

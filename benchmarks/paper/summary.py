@@ -61,7 +61,7 @@ def over_scale(split: Split, bits: int, seed: int) -> tuple[list[dict], float]:
     return rows, proposed
 
 
-def plot_scale(rows: list[dict], proposed: float, path: Path, bits: int) -> None:
+def plot_scale(rows: list[dict], proposed: float, path: Path, bits: int, *, pdf: bool) -> None:
     """The paper's figure: mAP left, loss and variance right, the scale falling to the right."""
     figure, left = new_figure(size=(7.4, 4.4))
     axes = left, left.twinx(), left.twinx()
@@ -79,7 +79,7 @@ def plot_scale(rows: list[dict], proposed: float, path: Path, bits: int) -> None
     left.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
     left.invert_xaxis()
     left.set(xlabel="scale", title=f"OnE over the scale, CIFAR-10 validation images, {bits} bits")
-    write_figure(figure, path)
+    write_figure(figure, path, pdf=pdf)
 
 
 def page(rows: list[dict], scales: list[dict], options: argparse.Namespace) -> list[str]:
@@ -128,7 +128,7 @@ def main() -> None:
         rows = summarise(options.data, options.bits, options.runs)
     write_rows(options.output / "summary.csv", rows)
     write_rows(options.output / "scale.csv", scales)
-    plot_scale(scales, proposed, options.output / "scale.png", options.bits)
+    plot_scale(scales, proposed, options.output / "scale.png", options.bits, pdf=options.pdf)
     write_page(options.output / "summary.md", "Variance against quantization loss", *page(rows, scales, options))
 
 

@@ -56,7 +56,7 @@ def main() -> None:
                  ylim=(-1.2 * factor, 1.7 * factor))  # fmt: skip
         axis.legend(fontsize=8, loc="upper left")
     write_rows(options.output / "toy.csv", rows)
-    write_figure(figure, options.output / "toy.png")
+    write_figure(figure, options.output / "toy.png", pdf=options.pdf)
     write_page(
         options.output / "toy.md",
         "Toy example",

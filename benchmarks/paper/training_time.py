@@ -11,6 +11,7 @@ docs/results/training_time.csv, authors_task.csv, training_time.md and .png.
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 import warnings
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any
 
 import faiss
 import numpy as np
-from methods import METHODS, SCRIPT_SCALE, line_style
+from methods import METHODS, SCRIPT_SCALE, find_methods, line_style
 from protocols import cifar10
 from results import arguments, new_figure, origin, table, write_figure, write_page, write_rows
 from sklearn.exceptions import ConvergenceWarning
@@ -129,7 +130,7 @@ def page(rows: list[dict], task: list[dict], options: argparse.Namespace) -> lis
     ]  # fmt: skip
 
 
-def plot(rows: list[dict], path: Path) -> None:
+def plot(rows: list[dict], path: Path, *, pdf: bool) -> None:
     figure, axis = new_figure(size=(8.2, 4.8))
     for method in dict.fromkeys(r["method"] for r in rows):
         points = [(r["rows"], r["fit seconds"]) for r in rows if r["method"] == method]
@@ -141,15 +142,17 @@ def plot(rows: list[dict], path: Path) -> None:
     axis.set(xlabel="rows", ylabel="seconds of a fit", title=f"Training time, {BITS} bits, 1280-D features")
     axis.grid(alpha=0.3, which="both")
     figure.legend(loc="outside right center", fontsize=8)
-    write_figure(figure, path)
+    write_figure(figure, path, pdf=pdf)
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--methods", nargs="+", choices=NAMES, default=NAMES, metavar="METHOD")
+    known = functools.partial(find_methods, known=NAMES)
+    parser.add_argument("--methods", nargs="+", type=known, default=[NAMES], metavar="METHOD")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    options.methods = list(dict.fromkeys(name for names in options.methods for name in names))
     warnings.simplefilter("ignore", ConvergenceWarning)
     faiss.omp_set_num_threads(options.threads)
     with threadpool_limits(options.threads):
@@ -157,7 +160,7 @@ def main() -> None:
         rows = measure(options)
     write_rows(options.output / "training_time.csv", rows)
     write_rows(options.output / "authors_task.csv", task)
-    plot(rows, options.output / "training_time.png")
+    plot(rows, options.output / "training_time.png", pdf=options.pdf)
     write_page(options.output / "training_time.md", "Training time", *page(rows, task, options))
 
 

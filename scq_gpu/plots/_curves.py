@@ -19,7 +19,8 @@ def loss_curve(fitted: Any, *, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     fitted : encoder, sequence of float, or mapping of name to either
-        An encoder's ``loss_curve_``, ridge term included; several are drawn together.
+        An encoder's ``loss_curve_``, ridge term included; several are drawn together. Losses compare only where length,
+        scale and ridge are the same: draw others on axes of their own.
     ax : matplotlib axes, optional
 
     Returns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, TypeVar, cast
@@ -23,17 +24,23 @@ DARK: dict[str, Any] = {
     "grid": "#3a4250",
     "series": ("#56b4e9", "#ff8c42", "#2fd3a2", "#e79ad0", "#f0c845", "#a5a8ff"),
 }
+_COLUMN = 3.4  # inches: a column of the usual two-column templates
+_POINTS = 8.0
+_for_paper = contextvars.ContextVar("for_paper", default=False)
 _MARKERS = "os^Dv*"
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 @contextlib.contextmanager
-def theme(*, dark: bool = False) -> Iterator[None]:
-    """Draw with the look of this package, on white or on near-black.
+def theme(*, dark: bool = False, paper: bool = False) -> Iterator[None]:
+    """Draw with the look of this package, on white or on near-black, for a screen or for a paper.
 
     Parameters
     ----------
     dark : bool, default False
+    paper : bool, default False
+        Whether new figures are as wide as a column of a paper (3.4 inches), with text of 8 points and without titles,
+        which a caption replaces. Fonts are embedded in PDF files as TrueType, as most publishers want them.
 
     Examples
     --------
@@ -42,6 +49,10 @@ def theme(*, dark: bool = False) -> Iterator[None]:
     ...     ax = plots.loss_curve([3.0, 2.0, 1.5])
     >>> ax.figure.get_facecolor()[:3] < (0.2, 0.2, 0.2)
     True
+    >>> with plots.theme(paper=True):
+    ...     ax = plots.loss_curve([3.0, 2.0, 1.5])
+    >>> float(ax.figure.get_figwidth()), ax.get_title(loc="left")
+    (3.4, '')
     """
     import matplotlib
     from cycler import cycler
@@ -66,8 +77,15 @@ def theme(*, dark: bool = False) -> Iterator[None]:
         "legend.frameon": False,
         "savefig.facecolor": face,
     }
-    with matplotlib.rc_context(settings):
-        yield
+    if paper:
+        sizes = ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
+        settings |= dict.fromkeys(sizes, _POINTS) | {"pdf.fonttype": 42, "lines.markersize": 4.0, "savefig.dpi": 300}
+    token = _for_paper.set(paper)
+    try:
+        with matplotlib.rc_context(settings):
+            yield
+    finally:
+        _for_paper.reset(token)
 
 
 def themed(draw: Draw) -> Draw:
@@ -81,7 +99,7 @@ def themed(draw: Draw) -> Draw:
             import matplotlib.pyplot as plt
         except ImportError as error:
             raise ImportError('plots need matplotlib: pip install "scq-gpu[plots]"') from error
-        with theme(dark=_is_dark(plt.rcParams["figure.facecolor"])):
+        with theme(dark=_is_dark(plt.rcParams["figure.facecolor"]), paper=_for_paper.get()):
             return draw(*args, ax=None, **options)
 
     return cast("Draw", wrapper)
@@ -93,6 +111,8 @@ def new_axes(ax: Axes | None, *, size: tuple[float, float] = (6.0, 3.8)) -> Axes
         return ax
     import matplotlib.pyplot as plt
 
+    if _for_paper.get():
+        size = _COLUMN, _COLUMN * size[1] / size[0]
     return plt.subplots(figsize=size)[1]
 
 
@@ -128,7 +148,8 @@ def finish_axes(
     from matplotlib.ticker import MaxNLocator
 
     ink = colors_of(ax)["ink"]
-    ax.set_title(title, color=ink)
+    if not _for_paper.get():
+        ax.set_title(title, color=ink)
     ax.set_xlabel(x, color=ink)
     ax.set_ylabel(y, color=ink)
     if len(names) > 1:

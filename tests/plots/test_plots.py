@@ -267,3 +267,17 @@ def test_without_matplotlib_they_say_what_they_need(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r'plots need matplotlib: pip install "scq-gpu\[plots\]"'):
         plots.loss_curve([1.0])
+
+
+def test_pictures_for_a_paper_are_a_column_wide_and_have_no_title(tmp_path):
+    with scq.plots.theme(paper=True):
+        ax = scq.plots.bits_curve({"OgE": {8: 0.5, 16: 0.6}, "ITQ": {8: 0.4, 16: 0.5}})
+        ax.figure.savefig(tmp_path / "map.pdf")
+    assert ax.get_title(loc="left") == ax.get_title() == ""
+    assert ax.figure.get_figwidth() == 3.4
+    texts = [ax.xaxis.label, ax.yaxis.label, *ax.get_legend().get_texts(), *ax.get_xticklabels()]
+    assert {text.get_fontsize() for text in texts} == {8}
+    assert b"/FontFile2" in (tmp_path / "map.pdf").read_bytes()
+    after = scq.plots.bits_curve({8: 0.5, 16: 0.6})  # the look ends with the theme
+    assert after.get_title(loc="left")
+    assert after.figure.get_figwidth() == 6.0

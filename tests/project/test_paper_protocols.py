@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import paper_scripts
 import pytest
+from snippets import ROOT, blocks_of
 
 protocols = paper_scripts.load("protocols")
 
@@ -211,3 +212,45 @@ def test_state_of_the_art_keeps_row_counts_apart(run, tmp_path):
     with (tmp_path / "state_of_the_art.csv").open() as file:
         assert [(row["method"], row["rows"]) for row in csv.DictReader(file)] == [("PCAH", "1200")]
     assert "1,200 rows" in (tmp_path / "state_of_the_art.md").read_text()
+
+
+# --methods, and your own
+
+
+def methods_found(text):
+    return paper_scripts.load("methods").find_methods(text)
+
+
+def test_methods_by_name_by_family_and_in_a_list():
+    assert methods_found("OgE, joint") == ["OgE, joint"]
+    assert methods_found("OgE") == ["OgE, columnwise", "OgE, joint"]
+    assert methods_found("KMH") == ["KMH, b = 2", "KMH, b = 4", "KMH, b = 8"]
+    assert methods_found("ITQ,OnE,ITQ") == ["ITQ", "OnE, columnwise", "OnE, joint"]
+    with pytest.raises(Exception, match=r"'oge' is no method; there are 'LSH', .* the families LSH, .*file\.py:Class"):
+        methods_found("ITQ,oge")
+
+
+def test_own_method_of_the_documentation_is_in_the_table(run, tmp_path, monkeypatch):
+    """The file that docs/own_method.md shows, through the script as the page calls it."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = (b for b in blocks_of(ROOT / "docs" / "own_method.md") if b.code.startswith("# median_pca.py"))
+    (tmp_path / "median_pca.py").write_text(block.code)
+    printed = run("--methods", "median_pca.py:MedianPCA", "LSH", "--bits", "8", "--runs", "2", "--pdf")
+    assert printed.count("MedianPCA") == 2  # it takes a seed, so it runs twice
+    page = (tmp_path / "state_of_the_art.md").read_text()
+    assert re.search(r"^\| MedianPCA \| [\d.]+ ± [\d.]+ \|", page, re.MULTILINE)
+    pdf = (tmp_path / "state_of_the_art.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    (box,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+) ?\]", pdf)
+    assert abs(float(box[0]) / 72 - 7.0) < 0.01  # three panels: as wide as the page
+    assert b"/FontFile2" in pdf  # fonts are embedded as TrueType
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("none.py:X", "none.py is not a file"), ("some.py:X", "some.py has no X")]
+)
+def test_own_methods_that_are_not_there_are_named(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some.py").write_text("")
+    with pytest.raises(Exception, match=message):
+        methods_found(text)
