@@ -118,8 +118,9 @@ def skip_sklearn(app: Any, what: str, name: str, thing: object, skip: bool, opti
 
 
 def tidy(app: Any, page: str, source: list[str]) -> None:
-    """Drop the blank line that ends a doctest's fence."""
+    """Drop the blank line that ends a doctest's fence, and keep mean ± deviation on one line."""
     source[0] = re.sub(r"^(```pycon\n.*?\n)\n```$", r"\1```", source[0], flags=re.MULTILINE | re.DOTALL)
+    source[0] = source[0].replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def bundle_mathjax(app: Any, config: Any) -> None:
