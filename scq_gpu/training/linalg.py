@@ -31,9 +31,22 @@ def _newton_schulz(V: Array, VG: Array, *, xp: ModuleType) -> Array:
 
 def gram(A: Array, *, xp: ModuleType) -> Array:
     """``A'A`` (..., L, L)."""
-    if A.ndim == 3 and A.shape[0] == 1:  # batched products of CuPy copy what is transposed
-        return (A[0, ...].T @ A[0, ...])[None, ...]
-    return xp.matrix_transpose(A) @ A
+    return _product(xp.matrix_transpose(A), A)
+
+
+def project_out(x: Array, Q: Array, QZ: Array, *, xp: ModuleType) -> Array:
+    """``x - x Z Q'Q`` for row vectors x (R, 1, D): what is left of x outside the rows of Q (R, k, D). Twice is enough.
+
+    The rows of Q are orthonormal in the inner product of Z, and ``QZ = Q Z``.
+    """
+    return x - _product(_product(x, xp.matrix_transpose(QZ)), Q)
+
+
+def _product(A: Array, B: Array) -> Array:
+    """``A @ B`` of batches; a batch of one as a plain product, for which CuPy need not copy what is transposed."""
+    if A.ndim == 3 and A.shape[0] == 1 and B.shape[0] == 1:
+        return (A[0, ...] @ B[0, ...])[None, ...]
+    return A @ B
 
 
 def generator(random_state: Any) -> np.random.Generator:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from scq_gpu._core.arrays import Array
+from scq_gpu._core.arrays import Array, device_of
+from scq_gpu.kernels.fused import elementwise, total
+from scq_gpu.training.linalg import project_out
 from scq_gpu.training.loop import VStep
 
 
@@ -32,25 +34,40 @@ def fit_orthogonal(lam: Array, M: Array, *, ridge: float, xp: ModuleType) -> Arr
 
     A column whose target lies in the span of the earlier ones comes out as zero, the minimizer of its sub-problem.
     """
-    z = xp.broadcast_to((1 / (lam + ridge))[..., None, :], (*M.shape[:-2], 1, M.shape[-2]))
-    eps = float(xp.finfo(M.dtype).eps)
-    targets = xp.matrix_transpose(M)  # columns as rows: each stays contiguous as the factor grows
-    V = Q = xp.zeros_like(targets[..., :0, :])
+    z = (1 / (lam + ridge))[..., None, :]
+    smallest = 100 * float(xp.finfo(M.dtype).eps)
+    targets, V, Q, QZ = (_rows_of(M, xp=xp) for _ in range(4))  # columns as rows; QZ = Q Z; rows before k are filled
+    targets[...] = xp.matrix_transpose(M)
+    square = z * z
+    lengths = _WEIGHTED_SQUARE(square, targets, axis=-1, xp=xp)
     for k in range(M.shape[-1]):
-        m = targets[..., k : k + 1, :]
-        v = z * _project_out(_project_out(m, Q, z, xp), Q, z, xp)
-        v = xp.where(_norm(v, xp) > 100 * eps * _norm(z * m, xp), v, 0.0)
-        q = _project_out(_project_out(v, Q, z, xp), Q, z, xp)
-        length = _norm(xp.sqrt(z) * q, xp)
-        Q = xp.concat([Q, q / xp.where(length > 0, length, 1.0)], axis=-2)
-        V = xp.concat([V, v], axis=-2)
+        m, done = targets[..., k : k + 1, :], (Q[..., :k, :], QZ[..., :k, :])
+        v = project_out(project_out(m, *done, xp=xp), *done, xp=xp) if k else m
+        size = _WEIGHTED_SQUARE(square, v, axis=-1, xp=xp)
+        v = _unless_rounding(v, z, size, lengths[..., k : k + 1, :], smallest, xp=xp)
+        q = project_out(project_out(v, *done, xp=xp), *done, xp=xp) if k else v
+        q, qz = _normalized(q, z, _WEIGHTED_SQUARE(z, q, axis=-1, xp=xp), xp=xp)
+        V[..., k : k + 1, :], Q[..., k : k + 1, :], QZ[..., k : k + 1, :] = v, q, qz
     return xp.matrix_transpose(V)
 
 
-def _project_out(x: Array, Q: Array, z: Array, xp: ModuleType) -> Array:
-    """``x - Q Q' Z x`` for a row vector x: what is left of x outside the span of Q. Twice is enough."""
-    return x - ((x * z) @ xp.matrix_transpose(Q)) @ Q
+_WEIGHTED_SQUARE = total(lambda z, x: z * x * x, "a * b * b")
 
 
-def _norm(x: Array, xp: ModuleType) -> Array:
-    return xp.linalg.vector_norm(x, axis=-1, keepdims=True)
+def _rows_of(M: Array, *, xp: ModuleType) -> Array:
+    """An array for the columns of M as rows, each contiguous."""
+    R, D, L = M.shape
+    return xp.empty((R, L, D), dtype=M.dtype, device=device_of(M))
+
+
+@elementwise
+def _unless_rounding(v: Array, z: Array, size: Array, target: Array, smallest: float, *, xp: ModuleType) -> Array:
+    """``Z v``, or 0 where rounding is all that is left of the target."""
+    return xp.where(xp.sqrt(size) > smallest * xp.sqrt(target), z * v, 0.0)
+
+
+@elementwise
+def _normalized(q: Array, z: Array, square: Array, *, xp: ModuleType) -> tuple[Array, Array]:
+    """q of length 1 in the inner product of Z, and ``Z q``."""
+    q = q / xp.where(square > 0, xp.sqrt(square), 1.0)
+    return q, q * z
