@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array
+from scq_gpu._core.arrays import Array, device_of
 from scq_gpu.kernels.fused import elementwise
 from scq_gpu.kernels.roots import inverse_root
 
@@ -40,6 +40,14 @@ def project_out(x: Array, Q: Array, QZ: Array, *, xp: ModuleType) -> Array:
     The rows of Q are orthonormal in the inner product of Z, and ``QZ = Q Z``.
     """
     return x - _product(_product(x, xp.matrix_transpose(QZ)), Q)
+
+
+def columns_as_rows(M: Array, *, xp: ModuleType) -> tuple[Array, Array]:
+    """The columns of M (R, D, L) as contiguous rows (R, L, D), and an array for as many more."""
+    R, D, L = M.shape
+    targets, columns = (xp.empty((R, L, D), dtype=M.dtype, device=device_of(M)) for _ in range(2))
+    targets[...] = xp.matrix_transpose(M)
+    return targets, columns
 
 
 def _product(A: Array, B: Array) -> Array:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from scq_gpu._core.arrays import Array, device_of
+from scq_gpu._core.arrays import Array
 from scq_gpu.kernels.fused import elementwise, total
-from scq_gpu.training.linalg import project_out
+from scq_gpu.training.linalg import columns_as_rows, project_out
 from scq_gpu.training.loop import VStep
 
 
@@ -36,8 +36,8 @@ def fit_orthogonal(lam: Array, M: Array, *, ridge: float, xp: ModuleType) -> Arr
     """
     z = (1 / (lam + ridge))[..., None, :]
     smallest = 100 * float(xp.finfo(M.dtype).eps)
-    targets, V, Q, QZ = (_rows_of(M, xp=xp) for _ in range(4))  # columns as rows; QZ = Q Z; rows before k are filled
-    targets[...] = xp.matrix_transpose(M)
+    targets, V = columns_as_rows(M, xp=xp)
+    Q, QZ = xp.empty_like(V), xp.empty_like(V)  # QZ = Q Z; of both, and of V, the rows before k are filled
     square = z * z
     lengths = _WEIGHTED_SQUARE(square, targets, axis=-1, xp=xp)
     for k in range(M.shape[-1]):
@@ -52,12 +52,6 @@ def fit_orthogonal(lam: Array, M: Array, *, ridge: float, xp: ModuleType) -> Arr
 
 
 _WEIGHTED_SQUARE = total(lambda z, x: z * x * x, "a * b * b")
-
-
-def _rows_of(M: Array, *, xp: ModuleType) -> Array:
-    """An array for the columns of M as rows, each contiguous."""
-    R, D, L = M.shape
-    return xp.empty((R, L, D), dtype=M.dtype, device=device_of(M))
 
 
 @elementwise

@@ -19,6 +19,9 @@ from collections.abc import Callable
 from types import ModuleType
 
 from scq_gpu._core.arrays import Array
+from scq_gpu.kernels.columns import find_column, in_one_launch
+from scq_gpu.kernels.fused import elementwise, total
+from scq_gpu.training.linalg import columns_as_rows, project_out
 from scq_gpu.training.loop import VStep
 from scq_gpu.training.secular import bracket, minimize_on_sphere, refine
 
@@ -55,17 +58,23 @@ def fit_orthonormal(lam: Array, M: Array, *, start: Array | None = None, xp: Mod
         Whether every search succeeded. Where not, it was too short, or the root lies at or below the pole: ask
         `fit_orthonormal_patiently`.
     """
-    targets = xp.matrix_transpose(M)
-    V = xp.zeros_like(targets[..., :0, :])
+    targets, V = columns_as_rows(M, xp=xp)
+    gap = lam - xp.min(lam, axis=-1, keepdims=True)
     roots: list[Array] = []
     found: list[Array] = []
     for k in range(M.shape[-1]):
         first, steps = _first_guess(start, roots, k)
-        v, tau, good = _column(lam, targets[..., k : k + 1, :], V, start=first, steps=steps, xp=xp)
-        V = xp.concat([V, v], axis=-2)
+        column = slice(k, k + 1)
+        V[..., column, :], tau, square = _column(
+            gap, targets[..., column, :], V[..., :k, :], start=first, steps=steps, xp=xp
+        )
         roots.append(tau)
-        found.append(good)
-    return xp.matrix_transpose(V), xp.concat(roots, axis=-1), xp.all(xp.stack(found), axis=0)
+        found.append(square)
+    return (
+        xp.matrix_transpose(V),
+        xp.concat(roots, axis=-1),
+        xp.all(_good(xp.concat(found, axis=-1), xp), axis=(-2, -1)),
+    )
 
 
 def fit_orthonormal_patiently(
@@ -75,22 +84,22 @@ def fit_orthonormal_patiently(
 
     Each such column costs an eigendecomposition of order D. Looks at the host once per column.
     """
-    targets = xp.matrix_transpose(M)
-    V = xp.zeros_like(targets[..., :0, :])
+    targets, columns = columns_as_rows(M, xp=xp)
+    gap = lam - xp.min(lam, axis=-1, keepdims=True)
     roots: list[Array] = []
     for k in range(M.shape[-1]):
-        m = targets[..., k : k + 1, :]
+        m, V = targets[..., k : k + 1, :], columns[..., :k, :]
         first, steps = _first_guess(start, roots, k)
-        v, tau, good = _column(lam, m, V, start=first, steps=steps, xp=xp)
-        if not bool(xp.all(good)):
-            v, tau, good = _column(lam, m, V, start=None, steps=_PATIENT_STEPS, xp=xp)
-        if not bool(xp.all(good)):
+        v, tau, square = _column(gap, m, V, start=first, steps=steps, xp=xp)
+        if not bool(xp.all(_good(square, xp))):
+            v, tau, square = _column(gap, m, V, start=None, steps=_PATIENT_STEPS, xp=xp)
+        if not bool(xp.all(_good(square, xp))):
             lams = xp.broadcast_to(lam, (m.shape[0], m.shape[-1]))
             exact = xp.stack([_column_by_spectrum(lams[r, :], m[r, ...], V[r, ...], xp=xp) for r in range(m.shape[0])])
-            v = xp.where(good[:, None, None], v, exact)
-        V = xp.concat([V, v], axis=-2)
+            v = xp.where(_good(square, xp), v, exact)
+        columns[..., k : k + 1, :] = v
         roots.append(tau)
-    return xp.matrix_transpose(V), xp.concat(roots, axis=-1)
+    return xp.matrix_transpose(columns), xp.concat(roots, axis=-1)
 
 
 def _first_guess(start: Array | None, roots: list[Array], k: int) -> tuple[Array | None, int]:
@@ -101,18 +110,26 @@ def _first_guess(start: Array | None, roots: list[Array], k: int) -> tuple[Array
 
 
 def _column(
-    lam: Array, m: Array, V: Array, *, start: Array | None, steps: int, xp: ModuleType
+    gap: Array, m: Array, V: Array, *, start: Array | None, steps: int, xp: ModuleType
 ) -> tuple[Array, Array, Array]:
-    """The next column (R, 1, D) after the rows V (R, k, D), its tau, and whether it is the minimizer (R,)."""
-    eps = float(xp.finfo(m.dtype).eps)
-    gap = (lam - xp.min(lam, axis=-1, keepdims=True))[..., None, :]
+    """The next column (R, 1, D) after the rows V (R, k, D), its tau, and what its squared length was: 1, if found."""
+    gap = gap[..., None, :]
+    free = project_out(m, V, V, xp=xp) if V.shape[-2] else m
+    eps, tiny = float(xp.finfo(m.dtype).eps), float(xp.finfo(m.dtype).smallest_normal) ** 0.5
+    lo, hi = bracket(gap, free, xp.max(gap, axis=-1, keepdims=True), relative=16 * eps, tiny=tiny, xp=xp)
+    start = hi if start is None else xp.minimum(xp.maximum(start, lo), hi)
+    search = find_column if in_one_launch(V) else _search
+    tau, v = search(gap, m, V, lo, hi, start, steps=steps, xp=xp)
+    v = project_out(v, V, V, xp=xp) if V.shape[-2] else v
+    square = _SQUARE(v, axis=-1, xp=xp)
+    return _normalized(v, square, xp=xp), tau, square
+
+
+def _search(
+    gap: Array, m: Array, V: Array, lo: Array, hi: Array, start: Array, *, steps: int, xp: ModuleType
+) -> tuple[Array, Array]:
+    """The root tau (R, 1, 1) in [lo, hi], from ``start`` in a number of steps, and v(tau) (R, 1, D)."""
     Vt = xp.matrix_transpose(V)
-
-    free = m - (m @ Vt) @ V
-    tiny = float(xp.finfo(m.dtype).smallest_normal) ** 0.5
-    lowest = 16 * eps * (xp.max(gap, axis=-1, keepdims=True) + _norm(free, xp)) + tiny
-    lo, hi = bracket(gap, free, lowest, xp=xp)
-
     # a column whose search failed may be 0: A stays regular, and the caller hears of the failure
     missing = xp.astype(xp.vecdot(V, V) == 0, V.dtype)[..., None] * xp.eye(V.shape[-2], dtype=V.dtype, device=V.device)
 
@@ -130,13 +147,21 @@ def _column(
         w = apply(v)
         return xp.vecdot(v, v)[..., None], xp.vecdot(v, w)[..., None], xp.vecdot(w, w)[..., None]
 
-    start = hi if start is None else xp.minimum(xp.maximum(start, lo), hi)
     tau, _ = refine(moments, lo, hi, start, steps=steps, xp=xp)
-    v = inverse(tau)(m)
-    v = v - (v @ Vt) @ V
-    good = xp.abs(xp.vecdot(v, v) - 1) <= 1e5 * eps  # of what is left: rounding, blown up, can look like a root
-    length = _norm(v, xp)
-    return v / xp.where(length > 0, length, 1.0), tau, good[..., 0]
+    return tau, inverse(tau)(m)
+
+
+_SQUARE = total(lambda v: v * v, "a * a")
+
+
+@elementwise
+def _normalized(v: Array, square: Array, *, xp: ModuleType) -> Array:
+    return v / xp.where(square > 0, xp.sqrt(square), 1.0)
+
+
+def _good(square: Array, xp: ModuleType) -> Array:
+    """Whether columns of that squared length were found: rounding, blown up, can look like a root."""
+    return xp.abs(square - 1) <= 1e5 * float(xp.finfo(square.dtype).eps)
 
 
 def _column_by_spectrum(lam: Array, m: Array, V: Array, *, xp: ModuleType) -> Array:

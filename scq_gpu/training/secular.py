@@ -23,6 +23,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from scq_gpu._core.arrays import Array
+from scq_gpu.kernels.fused import elementwise, total
 
 _STEPS = 64  # of `refine` where nothing is known of the root
 
@@ -59,15 +60,30 @@ def refine(moments: Moments, lo: Array, hi: Array, start: Array, *, steps: int, 
     return tau, p0
 
 
-def bracket(gap: Array, m: Array, lowest: Array, *, xp: ModuleType) -> tuple[Array, Array]:
+def bracket(
+    gap: Array, m: Array, largest: Array | float, *, relative: float, tiny: float, xp: ModuleType
+) -> tuple[Array, Array]:
     """Brackets (..., 1) of the roots for m (..., D): ``||m|| - m' diag(gap) m / ||m||^2 <= tau <= ||m||``.
 
-    The lower end is Jensen's inequality; neither end is below ``lowest``.
+    The lower end is Jensen's inequality; neither end is below ``relative * (largest + ||m||) + tiny``.
     """
-    norm = xp.linalg.vector_norm(m, axis=-1, keepdims=True)
-    jensen = norm - xp.sum(gap * m * m, axis=-1, keepdims=True) / _divisor(norm * norm, xp)
+    square, spread = _SQUARE(m, axis=-1, xp=xp), _SPREAD(m, gap, axis=-1, xp=xp)
+    lo, hi = _ends(square, spread, largest, relative, tiny, xp=xp)
+    return lo, hi
+
+
+_SQUARE = total(lambda m: m * m, "a * a")
+_SPREAD = total(lambda m, gap: gap * m * m, "b * a * a")
+
+
+@elementwise
+def _ends(
+    square: Array, spread: Array, largest: Array, relative: float, tiny: float, *, xp: ModuleType
+) -> tuple[Array, Array]:
+    norm = xp.sqrt(square)
+    lowest = relative * (largest + norm) + tiny
     hi = xp.maximum(norm, lowest)
-    return xp.minimum(xp.maximum(jensen, lowest), hi), hi
+    return xp.minimum(xp.maximum(norm - spread / xp.where(square > 0, square, 1.0), lowest), hi), hi
 
 
 def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
@@ -75,9 +91,8 @@ def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
 
     0 in the hard case, where ``||v|| < 1`` all the way to the pole.
     """
-    norm = xp.linalg.vector_norm(m, axis=-1, keepdims=True)
-    tiny = float(xp.finfo(m.dtype).smallest_normal) ** 0.5
-    lowest = norm * float(xp.finfo(m.dtype).eps) ** 2 + tiny
+    tiny, relative = float(xp.finfo(m.dtype).smallest_normal) ** 0.5, float(xp.finfo(m.dtype).eps) ** 2
+    lowest = relative * xp.linalg.vector_norm(m, axis=-1, keepdims=True) + tiny
 
     def moments(tau: Array) -> tuple[Array, Array, Array]:
         z = 1 / (gap + tau)
@@ -86,7 +101,7 @@ def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
         p0, p1, p2 = (xp.sum(x, axis=-1, keepdims=True) for x in (v * v, v * w, w * w))
         return p0, p1, p2
 
-    lo, hi = bracket(gap, m, lowest, xp=xp)
+    lo, hi = bracket(gap, m, 0.0, relative=relative, tiny=tiny, xp=xp)
     tau, p0 = refine(moments, lo, hi, hi, steps=_STEPS, xp=xp)
     return xp.where((p0 < 1 - 1e-4) & (tau <= 2 * lowest), 0.0, tau)
 
