@@ -28,6 +28,7 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of
 from scq_gpu._core.devices import cuda_device_of, on_gpu
+from scq_gpu.kernels.fused import elementwise
 
 _STEEPEST = 1.6  # most a: from sqrt(3) on the largest eigenvalues would be taken to 0, and lose their digits
 _ONE_LAUNCH = 64  # largest order that one multiprocessor works on alone
@@ -70,11 +71,15 @@ def by_products(G: Array, *, xp: ModuleType) -> Array:
     G = G / norm
     Y, Z = scales[0] ** 2 / (1 + floor) * (G + floor * I), scales[0] * I  # Y stands for a^2 Y: a goes into the R before
     for a in (*scales[1:], 1.0):
-        R = (a / 2) * (3 * I - Y)
+        R = _three_minus(Y, I, a / 2, xp=xp)
         Y, Z = R @ Y @ R, Z @ R
     Z = Z / (1 + floor) ** 0.5
-    Z = 0.5 * Z @ (3 * I - Z @ G @ Z)
-    return Z / xp.sqrt(norm)
+    return Z @ _three_minus(Z @ G @ Z, I, 0.5 / xp.sqrt(norm), xp=xp)
+
+
+@elementwise
+def _three_minus(Y: Array, I: Array, factor: Array | float, *, xp: ModuleType) -> Array:
+    return factor * (3 * I - Y)
 
 
 @functools.cache

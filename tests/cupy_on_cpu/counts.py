@@ -96,6 +96,23 @@ def count_iteration(Encoder: type, solver: str) -> dict[str, Counts]:
     return {f"{Encoder.__name__} {solver}": (eight - four) / 4}
 
 
+STARTS = {"neighbors": "itq", "classes": "longer_code"}
+
+
+def count_start(preserve: str) -> dict[str, Counts]:
+    """Of the default start for an aim, per sign pass: 25 rotations for neighbors, after 14 passes for classes."""
+    X = cupy.asarray(rows())
+
+    def fit(init: str) -> Counts:
+        encoder = scq.OgE(N_BITS, preserve=preserve, init=init, max_iter=1, tol=0, random_state=0)
+        return count(lambda: encoder.fit(X))
+
+    passes = {"neighbors": 25, "classes": 14 + 25}[preserve]
+    for init in (STARTS[preserve], "pca"):
+        fit(init)
+    return {f"start for {preserve}, per pass": (fit(STARTS[preserve]) - fit("pca")) / passes}
+
+
 def count_encode(n: int) -> Counts:
     """Of an encode of n rows on the device."""
     X = cupy.asarray(rows(n))
@@ -118,6 +135,8 @@ def table() -> dict[str, Counts]:
     for solver in ("joint", "columnwise"):
         for Encoder in (scq.OgE, scq.OnE):
             lines |= count_iteration(Encoder, solver)
+    for preserve in STARTS:
+        lines |= count_start(preserve)
     for n in (N, 10 * N):
         lines[f"encode {n:,} rows"] = count_encode(n)
     return lines

@@ -26,13 +26,20 @@ pytestmark = [
 ]
 
 CEILINGS = {  # launches, cuBLAS, cuSOLVER, syncs, allocations, bytes to the host
-    "OgE joint": (373, 27, 7, 8, 426, 24),
-    "OnE joint": (227, 27, 7, 8, 280, 24),
-    "OgE columnwise": (952, 250, 0, 1, 1153, 16),
-    "OnE columnwise": (9277, 1907, 0, 311, 11325, 326),
+    "OgE joint": (80, 20, 0, 1, 120, 24),
+    "OnE joint": (50, 20, 0, 1, 80, 24),
+    "OgE columnwise": (400, 246, 0, 1, 560, 24),
+    "OnE columnwise": (520, 130, 0, 1, 620, 24),
+    "start for neighbors, per pass": (14, 5, 0, 1, 18, 24),
+    "start for classes, per pass": (150, 180, 1, 1.2, 430, 24),
     "encode 20,000 rows": (2, 0, 0, 1, 4, 1),
     "encode 200,000 rows": (2, 0, 0, 1, 4, 1),
     "encode, per block from the host": (2, 0, 0, 1, 3, 2100),
+}
+BUDGETS = {  # most launches, products included where a number of them is not given apart
+    "OgE joint": 100,
+    "OnE joint": 100,
+    "OnE columnwise": 2000,
 }
 SLACK = 1.05  # searches end an iteration sooner or later where rounding differs
 
@@ -42,6 +49,7 @@ def check(name: str, counts: object) -> None:
     names = ("launches", "cublas", "cusolver", "syncs", "allocations", "bytes_to_host")
     for what, most in zip(names, CEILINGS[name], strict=True):
         assert getattr(counts, what) <= SLACK * most, f"{what} of {name}"
+    assert counts.launches + counts.cublas <= BUDGETS.get(name, float("inf"))
 
 
 @pytest.mark.parametrize("solver", ["joint", "columnwise"])
@@ -50,6 +58,14 @@ def test_iteration(Encoder, solver):
     from cupy_on_cpu.counts import count_iteration
 
     for name, counts in count_iteration(Encoder, solver).items():
+        check(name, counts)
+
+
+@pytest.mark.parametrize("preserve", ["neighbors", "classes"])
+def test_start(preserve):
+    from cupy_on_cpu.counts import count_start
+
+    for name, counts in count_start(preserve).items():
         check(name, counts)
 
 

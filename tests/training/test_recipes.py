@@ -148,7 +148,7 @@ def test_neighbors_run_all_their_iterations_without_complaint(Encoder, digits, r
 def test_restarts_of_all_iterations_keep_the_least_last_loss(digits):
     X = digits[0][:500].astype(np.float64)
     one, five = (scq.OgE(10, n_init=n, random_state=0).fit(X) for n in (1, 5))
-    assert five.loss_curve_[-1] <= one.loss_curve_[-1]
+    assert five.loss_curve_[-1] <= one.loss_curve_[-1] * (1 + 1e-12)  # a batch rounds otherwise than one alone
 
 
 # -- neighbors are kept -------------------------------------------------------------------------------------------
