@@ -50,7 +50,11 @@ def _shared_bytes(V: Array) -> int:
 
 @functools.cache
 def _kernel(gpu: Any, element: str) -> Any:
+    return gpu.build(*kernel_source(element)).get_function("find_column")
+
+
+def kernel_source(element: str) -> tuple[str, tuple[str, ...]]:
+    """The CUDA source for problems of float32 or float64, and the options to compile it with."""
     real = {"float64": "double", "float32": "float"}[element]
-    options = ("--std=c++17", f"-DREAL={real}", f"-DEPS={float(np.finfo(element).eps)}")
     source = (files("scq_gpu.kernels.cuda") / "column.cu").read_text(encoding="utf-8")
-    return gpu.build(source, options).get_function("find_column")
+    return source, ("--std=c++17", f"-DREAL={real}", f"-DEPS={float(np.finfo(element).eps)}")

@@ -109,8 +109,12 @@ def by_kernel(G: Array, *, xp: ModuleType) -> Array:
 
 @functools.cache
 def _kernel(gpu: Any, element: str) -> Any:
+    return gpu.build(*kernel_source(element)).get_function("inverse_roots")
+
+
+def kernel_source(element: str) -> tuple[str, tuple[str, ...]]:
+    """The CUDA source for matrices of float32 or float64, and the options to compile it with."""
     real = {"float64": "double", "float32": "float"}[element]
     defines = {"REAL": real, "EPS": float(np.finfo(element).eps), "STEEPEST": _STEEPEST}
-    options = ("--std=c++17", *(f"-D{name}={value}" for name, value in defines.items()))
     source = (files("scq_gpu.kernels.cuda") / "roots.cu").read_text(encoding="utf-8")
-    return gpu.build(source, options).get_function("inverse_roots")
+    return source, ("--std=c++17", *(f"-D{name}={value}" for name, value in defines.items()))

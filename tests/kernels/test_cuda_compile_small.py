@@ -1,0 +1,27 @@
+"""The kernels of the small algebra compile for every architecture, without spills; no GPU, no driver."""
+
+from __future__ import annotations
+
+import cuda_toolchain as toolchain
+import pytest
+
+from scq_gpu.kernels import columns, roots
+
+pytestmark = [
+    pytest.mark.cuda_toolchain,
+    pytest.mark.skipif(
+        not (toolchain.NVRTC and toolchain.CUOBJDUMP and toolchain.NVDISASM),
+        reason=f"needs NVIDIA's compiler wheels: pip install {toolchain.WHEELS}",
+    ),
+]
+
+
+@pytest.mark.parametrize("line", list(toolchain.NVRTC))
+@pytest.mark.parametrize("arch", toolchain.ARCHITECTURES)
+@pytest.mark.parametrize("element", ["float32", "float64"])
+@pytest.mark.parametrize(("module", "kernel"), [(roots, "inverse_roots"), (columns, "find_column")])
+def test_budget(module, kernel, element, arch, line):
+    budgets = toolchain.read_budgets(toolchain.compile_cubin(*module.kernel_source(element), arch, line), arch)
+    assert list(budgets) == [kernel]
+    assert budgets[kernel].spills == 0
+    assert budgets[kernel].registers <= 128  # two blocks of 256 threads on a multiprocessor
