@@ -177,10 +177,9 @@ def test_longer_start_tells_like_bunches_apart():
 
 
 def test_restarts_of_a_longer_start_differ_by_a_rotation(X):
-    parameters = {"n_bits": 6, "init": "longer_code", "max_iter": 20, "tol": 0, "random_state": 0}
+    parameters = {"n_bits": 6, "init": "longer_code", "max_iter": 20, "tol": 0, "random_state": 1}
     one, four = (scq.OgE(n_init=n, **parameters).fit(X) for n in (1, 4))
-    assert four.loss_curve_[-1] <= one.loss_curve_[-1]
-    assert (one.components_ != four.components_).any()
+    assert four.loss_curve_[-1] < 0.999 * one.loss_curve_[-1]  # with this seed, another than the first is the best
 
 
 def test_codes_of_64_bits_and_less_have_no_shorter_ones(X):
