@@ -99,14 +99,8 @@ class _Draws:
         return self.xp.astype(from_host(V, xp=self.xp, device=device_of(lam)), lam.dtype)
 
     def normals(self, count: int, n_columns: int) -> Array:
-        """Normals (count, D, n_columns), drawn in the coordinates of the rows and turned to those of the basis.
-
-        They are as normal there; but the axes of nearly equal variances, and the signs of all, are whatever a library
-        happened to compute, and what is drawn must not depend on that.
-        """
-        d = self.basis.P.shape[0]
-        drawn = self.on_device(np.stack([self.rng.standard_normal((d, n_columns)) for _ in range(count)]))
-        return self.xp.matrix_transpose(self.basis.P / self.basis.weights) @ drawn
+        D = self.basis.lam.shape[0]
+        return self.on_device(np.stack([self.rng.standard_normal((D, n_columns)) for _ in range(count)]))
 
     def random(self, count: int, n_columns: int) -> Array:
         V = self.normals(count, n_columns) * (self.basis.lam**-_WHITENING)[:, None]
@@ -120,7 +114,7 @@ class _Draws:
         The rotations are those of ITQ (Gong and Lazebnik, 2011), from random ones of their own.
         """
         xp, L = self.xp, axes.shape[1]
-        draws = self.xp.matrix_transpose(axes) @ self.normals(n_init, L)
+        draws = self.on_device(np.stack([self.rng.standard_normal((L, L)) for _ in range(n_init)]))
         lam = xp.sum(self.basis.lam[:, None] * axes * axes, axis=0)
         runs = train(
             rows.project(axes),
