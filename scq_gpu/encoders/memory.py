@@ -13,7 +13,7 @@ from scq_gpu._core.validate import check_choice, check_integer
 from scq_gpu.rows.passes import _ENCODE_BYTES, Rows, projecting_costs_more
 from scq_gpu.rows.sources.base import READ_AHEAD
 from scq_gpu.training.defaults import AIMS, auto_components
-from scq_gpu.training.starts import START_ROWS, start_columns
+from scq_gpu.training.starts import LEARN_ROWS, START_ROWS, start_columns
 
 __all__ = ["MemoryEstimate", "estimate_memory"]
 
@@ -128,10 +128,10 @@ def estimate_memory(
         return d * d * 8 + d * D * (8 + work) + matrices + block
 
     if preserve == "neighbors":  # rows on as many axes as bits are kept beside
-        start = min(n, START_ROWS) * n_bits * work + passes(n_init * n_bits, kept=kept)
+        sampled, start = START_ROWS, min(n, START_ROWS) * n_bits * work + passes(n_init * n_bits, kept=kept)
     else:
-        start = passes(start_columns(n_bits, D, n_init), kept=kept)
-    copied = 0 if n <= START_ROWS and (kept or kind == "array") else min(n, START_ROWS)
+        sampled, start = LEARN_ROWS, passes(start_columns(n_bits, D, n_init), kept=kept)
+    copied = 0 if n <= sampled and (kept or kind == "array") else min(n, sampled)
     parts = {
         "moments": _SCATTERS * d * d * 8 + buffers(rows.tall_rows),
         "basis": _FACTORS * d * d * 8,

@@ -331,14 +331,18 @@ class ProjectedRows:
         """Number of rows."""
         return sum(Y.shape[0] for Y in self.kept)
 
-    def statistics(self, V: Array) -> SignStatistics:
-        """One sign pass at V (R, D, L), for every problem of the batch."""
+    def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
+        """One sign pass at V (R, D, L), for every problem of the batch.
+
+        With a ``slope`` (R, L) the statistics are those of ``B - slope XV`` in place of B.
+        """
         xp, dtype = self._xp, self.kept[0].dtype
         wide = xp.astype(side_by_side(V, xp=xp), dtype)
+        take = _residuals_or_signs(slope, dtype=dtype, xp=xp)
         sums = _Sums(dtype=self._sum_dtype, xp=xp)
 
         def sign(Y: Array) -> tuple[Array, Array]:
-            return sums.of_block(Y, _signs(Y @ wide, xp=xp))
+            return sums.of_block(Y, take(Y @ wide))
 
         over = ordered_map if self.gpu is None and isinstance(self.kept[0], np.ndarray) else map
         sums.add(over(sign, self._blocks()))
@@ -383,16 +387,17 @@ class UnprojectedRows:
         """Number of rows."""
         return self._rows.shape[0]
 
-    def statistics(self, V: Array) -> SignStatistics:
-        """One sign pass at V (R, D, L), for every problem of the batch."""
+    def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
+        """One sign pass at V (R, D, L), as over projected rows."""
         rows, xp = self._rows, self._rows.xp
         wide = self._P @ side_by_side(V, xp=xp)
         W, constant = (xp.astype(x, rows.dtype) for x in (wide, self._offset @ wide))
+        take = _residuals_or_signs(slope, dtype=rows.dtype, xp=xp)
         sums = _Sums(dtype=rows.sum_dtype, xp=xp)
 
         def sign(X: Array) -> tuple[Array, Array]:
             X = self._center(X)
-            return sums.of_block(X, _signs_of_sum(X @ W, constant, xp=xp))
+            return sums.of_block(X, take(X @ W, constant))
 
         sums.add(rows._map(sign, rows.blocks()))
         sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._offset[:, None] * sums.B)
@@ -446,14 +451,23 @@ class _Sums:
         return SignStatistics(M, xp.reshape(self.B / n, (R, columns // R)))
 
 
-@elementwise
-def _signs(U: Array, *, xp: ModuleType) -> Array:
-    return signs(U >= 0, dtype=U.dtype, xp=xp)
+def _residuals_or_signs(slope: Array | None, *, dtype: object, xp: ModuleType) -> Callable[..., Array]:
+    """What a pass takes of the projections of a block: their signs, less a multiple of themselves if there is one."""
+    if slope is None:
+        return lambda U, constant=0.0: _signs(U, constant, xp=xp)
+    flat = xp.astype(xp.reshape(slope, (-1,)), dtype)
+    return lambda U, constant=0.0: _residuals(U, constant, flat, xp=xp)
 
 
 @elementwise
-def _signs_of_sum(U: Array, constant: Array, *, xp: ModuleType) -> Array:
+def _signs(U: Array, constant: Array | float, *, xp: ModuleType) -> Array:
     return signs(U + constant >= 0, dtype=U.dtype, xp=xp)
+
+
+@elementwise
+def _residuals(U: Array, constant: Array | float, slope: Array, *, xp: ModuleType) -> Array:
+    U = U + constant
+    return signs(U >= 0, dtype=U.dtype, xp=xp) - slope * U
 
 
 def side_by_side(V: Array, *, xp: ModuleType) -> Array:
