@@ -81,6 +81,13 @@ def check_row_count(shape: tuple[int, ...], *, min_rows: int) -> None:
         raise ValueError(f"Found array with n_samples={n} (shape={(n, d)}) while a minimum of {min_rows} is required.")
 
 
+def equal_rows_error(n: int, mean: np.ndarray) -> ValueError:
+    """Rows without variance; where their mean is tiny too, it may be that squares of them are 0."""
+    tiny = float(np.abs(mean).max()) ** 2 < np.finfo(mean.dtype).tiny
+    maybe = f", or values too small to be squared in {mean.dtype}" if tiny and mean.any() else ""
+    return ValueError(f"X has {n} equal rows{maybe}: nothing to learn from; check that the right columns were passed")
+
+
 def check_dask_rows(X: Any, *, device: str | None, min_rows: int) -> None:
     """That a Dask array is (n, d), in chunks of known sizes, and to be worked on where they are."""
     if X.ndim != 2:
@@ -319,7 +326,7 @@ def check_padding_room(k: int, *, queries: int, n: int) -> None:
 def check_projections(P: np.ndarray, *, n_bits: int) -> np.ndarray:
     """Projections of queries (q, n_bits) as finite float64 on the host."""
     P = np.asarray(P).astype(np.float64)
-    if P.ndim != 2 or P.shape[1] != n_bits or not P.shape[0]:
+    if P.ndim != 2 or P.shape[1] != n_bits:
         raise ValueError(f"the queries' projections have shape {P.shape}; (queries, n_bits={n_bits}) is wanted")
     bad = np.argwhere(~np.isfinite(P))
     if bad.size:
@@ -333,10 +340,10 @@ def check_rescored(X_query: Array, ids: np.ndarray, *, n: int, d: int) -> None:
     """Queries (q, d) and ids (q, m) that fit a database (n, d)."""
     if X_query.ndim != 2 or X_query.shape[1] != d:
         raise ValueError(f"X_query has shape {tuple(X_query.shape)}; (queries, {d}) is wanted, as X_database has")
-    if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape[0] != X_query.shape[0] or not ids.size:
+    if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape[0] != X_query.shape[0] or not ids.shape[1]:
         raise ValueError(
             f"ids have shape {ids.shape} and dtype {ids.dtype}; "
             f"a row of integers for each of the {X_query.shape[0]} queries is wanted"
         )
-    if int(ids.max()) >= n or int(ids.min()) < -1:
+    if ids.size and (int(ids.max()) >= n or int(ids.min()) < -1):
         raise ValueError(f"ids run from {ids.min()} to {ids.max()}; they must be rows of the {n} in X_database, or -1")

@@ -165,7 +165,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if check_choice(on_invalid, name="on_invalid", choices=ON_INVALID) == "raise":
             return encode(X)
         check_is_fitted(self)
-        rows = self._open(X, reset=False)
+        rows = self._open(X, reset=False, min_rows=0)
         if not isinstance(rows, Rows):
             raise TypeError(f"on_invalid={on_invalid!r} with a Dask array: drop or fill in its rows before encoding")
         filled = FilledRows(rows.X)
@@ -254,7 +254,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _run_with(self, X: Any, names: tuple[str, ...], run: Callable[..., Array]) -> Array:
         """``run(rows, *fitted arrays)`` where the work is to be done, back in X's namespace and on X's device."""
         check_is_fitted(self)
-        rows = self._open(X, reset=False)
+        rows = self._open(X, reset=False, min_rows=0)
         with on_device_of(rows.sample), blas_in_one_thread(rows.xp):
             here = rows.xp.empty((0,), device=rows.device)
             result = run(rows, *(like(getattr(self, name), here) for name in names))

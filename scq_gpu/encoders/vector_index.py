@@ -196,9 +196,11 @@ class VectorIndex:
         with self._lock:  # one moment: what is found is what is looked up
             index = None if self._index is None else self._index._snapshot()
             vectors, ids_of_rows = self._vectors, self._ids_of_rows
-        if index is None or not len(index):
-            raise ValueError("the index is empty; add vectors before searching")
-        Q = check_rows(queries, min_rows=1)
+        Q = check_rows(queries, min_rows=0)
+        if index is None or not len(index) or not Q.shape[0]:
+            xp, device = namespace(Q), device_of(Q)
+            far = xp.full((Q.shape[0], k), xp.inf, dtype=xp.float32, device=device)
+            return far, xp.full((Q.shape[0], k), -1, dtype=xp.int64, device=device)
         wanted = max(_RESCORED * k, _LEAST_RESCORED) if candidates is None else candidates
         m = k if vectors is None else max(k, check_integer(wanted, name="candidates", minimum=1))
         prepared = _concatenated(self._prepared(Q, label="queries"))
@@ -426,7 +428,7 @@ def _as_input(X: Any) -> Any:
     if isinstance(X, str | os.PathLike):
         mapped = memory_map(X)
         return open_rows(X) if mapped is None else mapped
-    return X if isinstance(X, RowSource) else check_rows(X)
+    return X if isinstance(X, RowSource) else check_rows(X, min_rows=0)
 
 
 def _readable(rows: Any) -> Any:

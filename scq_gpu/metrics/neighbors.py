@@ -68,6 +68,8 @@ def nearest_rows(
     queries = (to_host(X_query) if is_array(X_query) else np.asarray(X_query)).astype(np.float64)
     if queries.ndim != 2 or queries.shape[1] != rows.shape[1]:
         raise ValueError(f"X_query has shape {queries.shape}; (queries, {rows.shape[1]}) is wanted, as X has")
+    if not len(queries):
+        return np.empty((0, k), dtype=np.int64)
     if metric == "cosine":
         queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
     # distances stay when all is shifted, and large offsets no longer cost digits

@@ -9,6 +9,7 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, to_host
 from scq_gpu._core.interrupt import interruptible
+from scq_gpu._core.validate import equal_rows_error
 from scq_gpu._core.warn import warn_caller
 
 _LONG = 256  # features from which finding the axes takes longer than somebody at a keyboard would wait
@@ -120,7 +121,12 @@ def compute_basis(
     variances, means, spectrum = (to_host(x) for x in (xp.linalg.diagonal(covariance), moments.mean, lam))
     varying = int(np.count_nonzero(variances > (eps * means) ** 2))
     if not varying:
-        raise ValueError(f"X has {n} equal rows: nothing to learn from; check that the right columns were passed")
+        raise equal_rows_error(n, means)
+    if spectrum[0] < np.finfo(spectrum.dtype).tiny / np.finfo(spectrum.dtype).eps:  # digits are lost in its squares
+        raise ValueError(
+            f"X is too small: its largest variance is {spectrum[0]:.1g}, of which {spectrum.dtype} keeps few digits. "
+            "Scale X up"
+        )
     rank = min(int(np.count_nonzero(spectrum > _NOISE * eps * spectrum[0])), n - 1)
     wanted = d if n_components is None else n_components
     D = min(wanted, rank)

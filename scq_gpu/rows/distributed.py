@@ -93,13 +93,19 @@ class DaskRows:
         return self._map_chunks(lambda rows, W, t: rows.encode(W, t, encode), W, t, like=like)
 
     def map_scores(
-        self, W: Array, t: Array, function: Callable[[Array, Array], Array], *, to_origin: bool = False
+        self,
+        W: Array,
+        t: Array,
+        function: Callable[[Array, Array], Array],
+        *,
+        to_origin: bool = False,
+        wide: bool = False,
     ) -> Any:
         """``function(X @ W, t)``, which must give one row per row, as a Dask array, computed when it is."""
         like = function(np.zeros((2, W.shape[1]), dtype=self.dtype), t.astype(self.dtype))
         if like.ndim != 2 or like.shape[0] != 2:
             raise _unsupported()
-        return self._map_chunks(lambda rows, W, t: rows.map_scores(W, t, function), W, t, like=like)
+        return self._map_chunks(lambda rows, W, t: rows.map_scores(W, t, function, wide=wide), W, t, like=like)
 
     def blocks(self, size: int | None = None) -> Any:
         """Refused: rows stay with their workers."""

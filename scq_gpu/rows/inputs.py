@@ -24,7 +24,7 @@ def as_rows(X: Any, *, device: str | None, min_rows: int = 1) -> InputRows:
         raise TypeError(f"X is a path ({os.fspath(X)!r}); pass scq_gpu.io.open_rows({os.fspath(X)!r})")
     X = join_parts(X)
     if is_dask(X):
-        return DaskRows(X, device=device, min_rows=min_rows)
+        return DaskRows(X, device=device, min_rows=max(1, min_rows))
     if isinstance(X, RowSource):
         check_row_count(X.shape, min_rows=min_rows)
     else:

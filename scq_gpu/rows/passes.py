@@ -24,6 +24,7 @@ from scq_gpu._core.arrays import (
     quiet_floats,
     row_slices,
     small_dtype,
+    to_host,
 )
 from scq_gpu._core.bits import code_bytes, signs
 from scq_gpu._core.devices import CudaDevice, block_bytes, cuda_device_of, to_device
@@ -83,7 +84,7 @@ class Rows:
     def __init__(self, X: Array | RowSource, *, device: str | None = None) -> None:
         self.X: Any = X
         self._device = device
-        self.origin: Array = X.sample() if isinstance(X, RowSource) else X[:1, :]
+        self.origin: Array = X.sample() if isinstance(X, RowSource) else X[: min(1, X.shape[0]), :]
         """A row in the namespace and on the device that X came from and results go to."""
         self._from_files = isinstance(X, RowSource) and not X.in_memory
         sample = to_device(self.origin, device)
@@ -222,6 +223,9 @@ class Rows:
         shape = (self.shape[0], code_bytes(W.shape[1]))
         if out is not None:
             check_out(out, shape=shape, like=self.origin)
+        if not self.shape[0]:
+            xp, device = namespace(self.origin), device_of(self.origin)
+            return xp.empty(shape, dtype=xp.uint8, device=device) if out is None else out
         floats = isinstance(self.sample, np.ndarray) or self.xp.isdtype(self.sample.dtype, "real floating")
         whole = floats and not isinstance(self.X, RowSource) and not self._streams
         size = self._block_rows if self._gpu else max(self._block_rows, _ENCODE_BYTES // self._row_bytes)
@@ -238,14 +242,27 @@ class Rows:
         return codes
 
     def map_scores(
-        self, W: Array, t: Array, function: Callable[[Array, Array], Array], *, to_origin: bool = False
+        self,
+        W: Array,
+        t: Array,
+        function: Callable[[Array, Array], Array],
+        *,
+        to_origin: bool = False,
+        wide: bool = False,
     ) -> Array:
         """``function(X @ W, t)`` block by block, results concatenated. Refuses NaN and inf, naming the first.
 
-        With ``to_origin``, results for rows in host memory go there block by block.
+        With ``to_origin``, results for rows in host memory go there block by block. With ``wide``, products are in the
+        type of sums: how BLAS rounds depends on the height of a block, which shows where ``t`` is large and taken away.
         """
-        W, t = self.xp.astype(W, self.dtype, copy=False), self.xp.astype(t, self.dtype, copy=False)
-        return self.map_blocks(lambda X: X @ W, lambda scores: function(scores, t), where="X @ W", to_origin=to_origin)
+        xp, dtype = self.xp, self.sum_dtype if wide else self.dtype
+        W, t = xp.astype(W, dtype, copy=False), xp.astype(t, dtype, copy=False)
+        return self.map_blocks(
+            lambda X: xp.astype(X, dtype, copy=False) @ W,
+            lambda scores: function(scores, t),
+            where="X @ W",
+            to_origin=to_origin,
+        )
 
     def map_blocks(
         self,
@@ -265,6 +282,9 @@ class Rows:
                 scores = score(X)
                 return function(scores), self.xp.isfinite(self.xp.sum(scores))
 
+        if not self.shape[0]:  # what a row would give, without it
+            nothing = map_block(self.xp.zeros((1, self.shape[1]), dtype=self.dtype, device=self.device))[0][:0, ...]
+            return to_host(nothing) if to_origin and self._streams else nothing
         return self._gather(self._map(map_block, self.blocks()), where, to_origin=to_origin)
 
     def _gather(self, parts: Iterable[tuple[Array, Any]], where: str, *, to_origin: bool) -> Array:

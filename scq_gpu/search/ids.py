@@ -57,9 +57,11 @@ def numbers_after(ids: np.ndarray, m: int) -> np.ndarray:
     if is_text(ids) and len(ids):
         raise ValueError(f"the ids of this index are strings, such as {str(as_words(ids[:1])[0])!r}; pass ids")
     start = int(ids[-1]) + 1 if len(ids) else 0
-    if start + m > np.iinfo(np.int64).max:
+    if not m:
+        return np.zeros(0, dtype=np.int64)
+    if start + (m - 1) > np.iinfo(np.int64).max:
         raise ValueError(f"no ids are left after the largest, {start - 1}; pass ids")
-    return np.arange(start, start + m, dtype=np.int64)
+    return start + np.arange(m)
 
 
 def to_bytes(ids: np.ndarray) -> np.ndarray:

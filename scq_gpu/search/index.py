@@ -328,13 +328,11 @@ class HammingIndex:
         """Distances, rows, and the codes that rows are of."""
         k = check_integer(k, name="k", minimum=1)
         self._check_encoder(encoder)
-        if not len(self):
-            raise ValueError("the index is empty; add codes before searching")
         state = self._settled(allowed)
         check_padding_room(k, queries=int(X_query.shape[0]) if hasattr(X_query, "shape") else 1, n=len(state))
         scores = score_queries(encoder, X_query, metric=metric, factors=state.factors is not None)
         with on_device_of(state.parts[0]):
-            if not len(state):
+            if not len(state) or not len(scores.gain):
                 xp, device, shape = namespace(state.parts[0]), device_of(state.parts[0]), (len(scores.gain), k)
                 none = xp.full(shape, -1, dtype=xp.int64, device=device)
                 return xp.full(shape, xp.inf, dtype=xp.float32, device=device), none, state

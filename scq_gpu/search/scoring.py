@@ -31,6 +31,7 @@ from scq_gpu._core.arrays import Array, is_array, to_host
 from scq_gpu._core.validate import METRICS, check_choice, check_projections
 
 _HALF_MAX = float(np.finfo(np.float16).max)
+_REACH = 1e-30, 1e37  # of distances, so that float32 holds them, their differences and their sums
 _OUTSIDE = 0.5  # share of a row's squared norm outside the span of the map that counts in its distances
 
 
@@ -91,7 +92,8 @@ def score_queries(encoder: Any, X_query: Array, *, metric: str, factors: bool) -
             f"{'factors' if factors else 'metric=' + repr(metric)} need; pass metric='l2', and codes without factors"
         )
     score = _inner_products if metric == "ip" else _distances
-    found = score(projections, _host(X_query), known, factors=factors)
+    with np.errstate(all="ignore"):  # the result is checked instead
+        found = score(projections, _host(X_query), known, factors=factors)
     return found if metric != "cosine" else found._replace(base=found.base / 2, unit=found.unit / 2)
 
 
@@ -117,6 +119,14 @@ def _inner_products(P: np.ndarray, X: np.ndarray, known: UnitMap, *, factors: bo
 def _scores(
     gain: np.ndarray, base: np.ndarray, unit: float, *, constants: np.ndarray | None = None, offsets: bool = False
 ) -> QueryScores:
+    reach = unit * np.abs(gain).sum(axis=1) + np.abs(base)
+    low, high = _REACH
+    if not (reach <= high).all() or 0 < reach.max(initial=0) < low:
+        row = int(np.argmax(~(reach <= high)))
+        raise ValueError(
+            f"X_query: distances to row {row} reach {reach[row]:.1g}, and float32 holds {low:g} to {high:g}; scale the "
+            "rows that the encoder is fitted on, and the queries alike"
+        )
     none = np.zeros(len(gain)) if constants is None else constants
     return QueryScores(gain.astype(np.float32), base.astype(np.float32), unit, none.astype(np.float32), offsets)
 

@@ -157,8 +157,10 @@ def test_an_index_that_begins_empty():
         assert len(index) == 0
         assert index.n_bits == 16
         assert index.bytes_per_row == (6 if factors else 2)
-        with pytest.raises(ValueError, match="index is empty"):
-            index.search(Q)
+        d, ids = index.search(Q, 3)
+        assert d.shape == ids.shape == (len(Q), 3)
+        assert (d == np.inf).all()
+        assert (ids == -1).all()
         with pytest.raises(ValueError, match="index is empty"):
             index.save("nowhere")
         with pytest.raises(KeyError):

@@ -177,8 +177,6 @@ def test_bad_input_is_named():
         (lambda: asymmetric_search(encoder, nan, index, 1), "NaN or inf, first nan at row 3"),
         (lambda: asymmetric_search(encoder, X, index, 0), "k=0"),
         (lambda: asymmetric_search(StandIn(13), X, index, 1), "n_bits=13 and the index holds n_bits=12"),
-        (lambda: asymmetric_search(encoder, X, HammingIndex(codes[:0], 12), 1), "index is empty"),
-        (lambda: asymmetric_search(encoder, X[:0], index, 1), "shape"),
         (lambda: rescore(X, X[:, :3], ids), r"\(queries, 3\) is wanted"),
         (lambda: rescore(X, X, ids[:2]), "each of the 5 queries"),
         (lambda: rescore(X, X, ids * 1.0), "dtype float64"),

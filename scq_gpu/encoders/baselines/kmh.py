@@ -193,13 +193,13 @@ class KMH(Encoder):
             words = xp.astype(words, rows.dtype, copy=False)
 
             def name_words(scores: Array, t: Array) -> Array:
-                Y = _by_subspace(scores - t, words.shape[0], xp=xp)
+                Y = _by_subspace(xp.astype(scores - t, words.dtype, copy=False), words.shape[0], xp=xp)
                 numbers = xp.matrix_transpose(xp.concat([x for _, x in _nearest(Y, words, xp=xp)], axis=1))
                 shifts = xp.arange(words.shape[1].bit_length() - 1, dtype=numbers.dtype, device=device_of(numbers))
                 bits = xp.bitwise_and(xp.bitwise_right_shift(numbers[..., None], shifts), 1)  # (m, subspaces, b)
                 return function(xp.reshape(bits, (numbers.shape[0], -1)) == 1)
 
-            return rows.map_scores(axes.T, offset, name_words)
+            return rows.map_scores(axes.T, offset, name_words, wide=True)
 
         return self._run_with(X, ("words_", "axes_", "offset_"), run)
 
@@ -241,9 +241,9 @@ def _first_words(Y: Array, b: int, rng: np.random.Generator, rows: InputRows) ->
         for part in row_slices(n, max(1, _BLOCK_FLOATS // (subspaces * b))):
             scores = lead[:, part, :] @ xp.astype(xp.matrix_transpose(R), Y.dtype)
             B = signs(scores >= 0, dtype=Y.dtype, xp=xp)
-            M = M + xp.astype(xp.matrix_transpose(B) @ lead[:, part, :], rows.sum_dtype)
+            M = M + xp.astype(xp.matrix_transpose(B) @ lead[:, part, :], rows.sum_dtype) / n
         R = polar(M, xp=xp)
-    half_side = xp.sum(M * R, axis=(1, 2), keepdims=True) / (n * k)
+    half_side = xp.sum(M * R, axis=(1, 2), keepdims=True) / k
     corners = on_device(np.where(np.arange(2**b)[:, None] >> np.arange(b) & 1, 1.0, -1.0), rows)
     flat = xp.zeros((subspaces, 2**b, dimensions - k), dtype=rows.sum_dtype, device=rows.device)
     return xp.concat([half_side * (corners @ R), flat], axis=-1)

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from scq_gpu._core.arrays import Array, from_host, namespace, to_host
-from scq_gpu._core.validate import check_integer, check_real
+from scq_gpu._core.validate import check_integer, check_real, equal_rows_error
 from scq_gpu._core.warn import warn_caller
 from scq_gpu.encoders.base import Encoder
 from scq_gpu.encoders.baselines.base import mean_levels, mean_row, on_device, principal_axes
@@ -101,7 +101,11 @@ class SH(_NonlinearBaseline):
 
     def _map(self, X: Any, function: Callable[[Array], Array]) -> Array:
         def run(rows: InputRows, W: Array, t: Array) -> Array:
-            return rows.map_scores(W.T, t, lambda scores, t: function(namespace(scores).cos(scores - t)))
+            def waves(scores: Array, t: Array) -> Array:
+                xp = namespace(scores)
+                return function(xp.astype(xp.cos(scores - t), rows.dtype, copy=False))
+
+            return rows.map_scores(W.T, t, waves, wide=True)
 
         return self._run_with(X, ("frequencies_", "phases_"), run)
 
@@ -198,6 +202,9 @@ class SpH(_NonlinearBaseline):
         first = _first_pivots(rows, mean, n_bits=self.n_bits, rng=generator(self.random_state))
         score = _closeness(xp.astype(first, rows.dtype), xp.astype(mean, rows.dtype), xp=xp)
         table = rows.map_blocks(score, lambda scores: scores, where="X @ pivots")
+        rounding = 8 * float(xp.finfo(rows.dtype).eps) * float(xp.max(xp.abs(mean)))
+        if float(xp.max(xp.abs(table))) <= rows.shape[1] * rounding**2:  # products of rows that are all the mean
+            raise equal_rows_error(rows.shape[0], to_host(mean))
         mix, t = self._balance(xp.matrix_transpose(table), rows)
         pivots = mix @ first
         radii = xp.sqrt(xp.maximum(xp.sum(pivots * pivots, axis=1) - 2 * t, xp.zeros_like(t)))

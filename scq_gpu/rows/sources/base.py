@@ -102,7 +102,7 @@ class FileRows(RowSource):
             shape, dtype = self._open()
         if len(shape) != 2:
             raise RowFileError(f"{path} holds an array of shape {(*shape,)}; 2 dimensions (rows, features) are wanted")
-        if not all(shape):
+        if not shape[1]:
             raise RowFileError(f"{path} is empty: it holds an array of shape {(*shape,)}")
         if dtype.kind not in "biuf":
             raise RowFileError(f"{path} holds {dtype}; real numbers are wanted")
@@ -225,7 +225,7 @@ class ArrayRows(RowSource):
 
     def sample(self) -> Array:
         """The first row."""
-        return self._X[:1, :]
+        return self._X[: min(1, self.shape[0]), :]
 
     def blocks(self, size: int, *, first: int = 0) -> Iterator[Array]:
         """Slices, no copies."""

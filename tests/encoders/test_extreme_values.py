@@ -1,0 +1,144 @@
+"""Values at the edges of floats, rows far from the origin, and no rows at all: right codes, or one sentence."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import scq_gpu as scq
+
+X = np.random.default_rng(0).standard_normal((300, 16))
+ENCODERS = {
+    "OnE": scq.OnE(8, max_iter=3, tol=0, random_state=0),
+    "OgE": scq.OgE(8, max_iter=3, tol=0, random_state=0),
+    "LSH": scq.LSH(8, random_state=0),
+    "PCAH": scq.PCAH(8),
+    "PCARR": scq.PCARR(8, random_state=0),
+    "ITQ": scq.ITQ(8, random_state=0),
+    "SH": scq.SH(8),
+    "SpH": scq.SpH(8, random_state=0),
+    "KMH": scq.KMH(8, random_state=0),
+    "BA": scq.BA(8, random_state=0),
+}
+every = pytest.mark.parametrize("name", ENCODERS)
+quietly = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def fitted(name, X):
+    from sklearn.base import clone
+
+    return clone(ENCODERS[name]).fit(X)
+
+
+@every
+@quietly
+@pytest.mark.parametrize("power", [-1000, -530, -480, 300, 498, 505, 509, 996, 1020])
+def test_codes_do_not_depend_on_a_power_of_two_or_it_is_refused(name, power):
+    scaled = X * 2.0**power
+    try:
+        codes = fitted(name, scaled).encode(scaled)  # a warning would be an error here
+    except ValueError as error:
+        assert abs(power) > 450  # squares of these leave the range of float64
+        assert any(word in str(error) for word in ("overflows", "too small"))
+    else:
+        np.testing.assert_array_equal(codes, fitted(name, X).encode(X))
+
+
+@every
+@quietly
+@pytest.mark.parametrize("power", [-1000, 400, 505, 1015])
+def test_huge_and_tiny_rows_for_an_encoder_of_others(name, power):
+    encoder = fitted(name, X)
+    try:
+        assert encoder.encode(X * 2.0**power).shape == (300, 1)
+    except ValueError as error:
+        assert "overflows" in str(error)
+        assert power > 450
+
+
+@every
+@quietly
+def test_equal_rows(name):
+    for value in (0.0, 1.0, -1e9 / 3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no advice to iterate longer
+            if name == "LSH":  # which learns no more than the mean
+                assert len(np.unique(fitted(name, np.full((100, 16), value)).encode(np.full((9, 16), value)))) == 1
+            else:
+                with pytest.raises(ValueError, match="X has 100 equal rows: nothing to learn from"):
+                    fitted(name, np.full((100, 16), value))
+
+
+@every
+@quietly
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_codes_do_not_depend_on_the_block_far_from_the_origin(name, dtype):
+    rng = np.random.default_rng(1)
+    X = (rng.standard_normal((1200, 300 if name == "SH" else 40)) + 1e6).astype(dtype)
+    encoder = fitted(name, X[:400])
+    whole = encoder.encode(X)
+    for size in (1, 7, 100):
+        parts = np.concatenate([encoder.encode(X[i : i + size]) for i in range(0, min(1200, 100 * size), size)])
+        # rows within the rounding of a threshold may go either way; half of all rows did, for SH and KMH
+        assert (parts != whole[: len(parts)]).any(axis=1).sum() <= 1
+
+
+@every
+@quietly
+def test_no_rows(name, tmp_path):
+    encoder = fitted(name, X)
+    nothing = np.zeros((0, 16), dtype=np.float32)
+    np.save(tmp_path / "x.npy", nothing)
+    source = scq.io.open_rows(tmp_path / "x.npy")
+    for rows in (nothing, source, [nothing, nothing], [source, source], nothing.astype(int)):
+        assert encoder.encode(rows).shape == (0, 1)
+        assert encoder.encode(rows).dtype == np.uint8
+        assert encoder.transform(rows).shape == (0, 8)
+        assert encoder.encode(rows, on_invalid="skip").shape == (0, 1)
+        with pytest.raises(ValueError, match="n_samples=0"):
+            fitted(name, rows)
+    codes = np.load(scq.encode_file(encoder, source, tmp_path / "c.npy"))
+    assert (codes.shape, codes.dtype) == ((0, 1), np.uint8)
+    if hasattr(encoder, "project"):
+        assert encoder.project(nothing).shape == (0, 8)
+    if isinstance(encoder, scq.encoders.base.LinearEncoder):
+        out = np.empty((0, 1), dtype=np.uint8)
+        assert encoder.encode(nothing, out=out) is out
+        assert encoder.encode(nothing, factors=True).shape == (0, 5)
+
+
+def test_no_rows_on_any_backend(backend):
+    rows = backend.array(X.astype(np.float32))
+    encoder = scq.OgE(8, max_iter=2, tol=0, random_state=0).fit(rows)
+    for answer, width in (
+        (encoder.encode(rows[:0, :]), 1),
+        (encoder.transform(rows[:0, :]), 8),
+        (encoder.project(rows[:0, :]), 8),
+    ):
+        assert backend.owns(answer)
+        assert tuple(answer.shape) == (0, width)
+
+
+def test_an_empty_shard_among_others(tmp_path):
+    for number, part in enumerate((X[:0], X[:100], X[:0], X[100:], X[:0])):
+        np.save(tmp_path / f"part-{number}.npy", part)
+    encoder = scq.LSH(8, random_state=0).fit(X)
+    codes = np.load(scq.encode_file(encoder, tmp_path, tmp_path / "c.npy", block_rows=64))
+    np.testing.assert_array_equal(codes, encoder.encode(X))
+
+
+def test_vector_index_of_nothing():
+    index = scq.VectorIndex(X, n_bits=8, random_state=0)
+    before = len(index)
+    assert len(index.add(X[:0])) == before
+    d, ids = index.search(X[:0], 3)
+    assert d.shape == ids.shape == (0, 3)
+    assert index.search(X[:1], 1)[1][0, 0] == 0
+
+
+def test_neighbors_of_nothing():
+    assert scq.metrics.exact_neighbors(X[:0], X, k=3).shape == (0, 3)
+    assert scq.rescore(X[:0], X, np.zeros((0, 4), dtype=np.int64), metric="l2")[0].shape == (0, 4)
+    codes = np.zeros((4, 1), dtype=np.uint8)
+    with pytest.raises(ValueError, match="0 query codes"):  # a mean over no queries is no number
+        scq.metrics.mean_average_precision(codes[:0], codes, np.zeros(0, int), np.zeros(4, int))
