@@ -19,6 +19,8 @@ from rich.text import Text
 
 import scq_gpu as scq
 from scq_gpu._core.devices import usable_device
+from scq_gpu._core.terminal import printable
+from scq_gpu.rows.sources.binary import read_array
 
 app = typer.Typer(
     name="scq-gpu",
@@ -54,11 +56,6 @@ class Lacking(Exception):
 def say(message: str) -> None:
     """Print one line on standard error."""
     print(f"scq-gpu: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
-
-
-def printable(text: str) -> str:
-    """A text whose control characters are spelled out: names in files must not command a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 @dataclass
@@ -215,19 +212,7 @@ def _may_be_model(path: Path) -> bool:
 
 def load_array(path: Path) -> np.ndarray:
     """An array of any number of dimensions from .npy, or the only one of an .npz; else rows of a known format."""
-    if path.suffix.lower() not in {".npy", ".npz"}:
-        return np.asarray(scq.io.open_rows(path))
-    try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            if len(loaded.files) != 1:
-                raise ValueError(f"it holds {', '.join(loaded.files) or 'nothing'}, and one array is wanted")
-            array: np.ndarray = loaded[loaded.files[0]]
-            return array
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+    return read_array(path) if path.suffix.lower() in {".npy", ".npz"} else np.asarray(scq.io.open_rows(path))
 
 
 def join_lines(lines: Iterable[str]) -> bytes:

@@ -27,7 +27,7 @@ _SHAPES: dict[str, tuple[str | int, ...]] = {
 }
 """Axes of fitted arrays; those that no fact gives a length must agree with each other."""
 
-_LATER = frozenset({"mean_", "levels_", "eigenvalues_"})  # not needed to encode, and not in every file of before
+_LATER = frozenset({"mean_", "levels_", "eigenvalues_"})  # linear maps encode without; not in every file of before
 _MAX_SIZES = 100  # layers of a network
 _MAX_NAME = 200  # characters of a name or value that a message shows
 
@@ -67,7 +67,8 @@ def check_stored(
     names = fitted.get("feature_names_in_")
     if names is not None and len(names) != lengths["n_features_in_"]:
         raise _unfit(path, f"it has {len(names)} names for {lengths['n_features_in_']} features")
-    missing = [name for name in arrays if name not in tensors and name not in _LATER]
+    spare = _LATER if "components_" in arrays else frozenset({"levels_"})
+    missing = [name for name in arrays if name not in tensors and name not in spare]
     if missing:
         raise _unfit(path, f"the array {missing[0]!r} is missing")
     try:

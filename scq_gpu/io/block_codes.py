@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -27,6 +28,7 @@ from scq_gpu._core.invalid import fill_invalid, settle_codes
 from scq_gpu.rows.sources.base import ArrayRows, RowSource, read_ahead
 
 _RUN = 4  # blocks that a process works on at a time: reading can start anywhere, but not everywhere cheaply
+_SAMPLE_ROWS = 64  # rows of a block that its checksum is of
 _WAITING = 3  # runs under way or done, per process: more would only be held
 
 
@@ -34,7 +36,7 @@ class BlockCodes(NamedTuple):
     """Codes of a block, and what is kept about its rows."""
 
     codes: np.ndarray
-    first_row: np.ndarray  # (1, d)
+    checksum: int  # of some of its rows
     rows: int
     invalid: np.ndarray  # row numbers within the block
 
@@ -46,6 +48,11 @@ class Work(NamedTuple):
     rows: RowSource
     block_rows: int
     on_invalid: str
+
+
+def block_checksum(X: Any) -> int:
+    """A checksum of some rows of a block, evenly spread."""
+    return zlib.crc32(np.ascontiguousarray(to_host(X)[:: -(-X.shape[0] // _SAMPLE_ROWS)]).tobytes())
 
 
 def encoded_blocks(work: Work, *, first: int, workers: int = 1) -> Iterator[BlockCodes]:
@@ -67,7 +74,7 @@ def _encode(work: Work, first: int, count: int | None) -> Iterator[BlockCodes]:
             begin = start
             block = ArrayRows(filled, label=work.rows.label, locate=lambda row, n=begin: work.rows.locate(n + row))  # type: ignore[misc]
             codes = to_host(settle_codes(work.encoder.encode(block), bad, work.on_invalid))
-            yield BlockCodes(codes, np.array(to_host(X[:1, :])), X.shape[0], bad)
+            yield BlockCodes(codes, block_checksum(X), X.shape[0], bad)
             start += X.shape[0]
 
 

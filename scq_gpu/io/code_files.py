@@ -16,7 +16,6 @@ import os
 import stat
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -27,10 +26,11 @@ from scq_gpu._core.arrays import is_array, to_host
 from scq_gpu._core.bits import BIT_CONTRACT
 from scq_gpu._core.files import lock, replace_file, replacing, sync_folder
 from scq_gpu._core.invalid import ON_INVALID, InvalidRowsWarning
+from scq_gpu._core.terminal import printable
 from scq_gpu._core.validate import check_choice, check_integer
 from scq_gpu._core.warn import warn_caller
 from scq_gpu._version import __version__
-from scq_gpu.io.block_codes import BlockCodes, Work, encoded_blocks
+from scq_gpu.io.block_codes import BlockCodes, Work, block_checksum, encoded_blocks
 from scq_gpu.io.code_tables import TABLES, check_id_column, write_table
 from scq_gpu.io.models import digest
 from scq_gpu.rows.sources import Paths, RowSource, is_url, open_rows
@@ -39,8 +39,8 @@ __all__ = ["encode_file"]
 
 _BLOCK_BYTES = 32 << 20
 _JOURNAL_SECONDS = 1.0  # codes of at most this long are made again after a crash
-_SAMPLES = 64  # rows whose checksums the journal keeps at most
-_COMPARED = 8  # of them looked at when a job goes on
+_SAMPLES = 64  # blocks of which the journal keeps a checksum at most
+_COMPARED = 8  # blocks looked at when a job goes on
 _REASONS = {
     "encoder": "the encoder is another",
     "block_rows": "block_rows is another",
@@ -195,7 +195,7 @@ def _encode_rest(work: Work, partial: _Partial, *, workers: int, progress: bool)
     from tqdm import tqdm
 
     n, done, off = work.rows.shape[0], partial.done, None if progress else True  # None: only on a terminal
-    bar = tqdm(total=n, initial=done, desc=partial.out.name, unit=" rows", unit_scale=True, disable=off)
+    bar = tqdm(total=n, initial=done, desc=printable(partial.out.name), unit=" rows", unit_scale=True, disable=off)
     blocks = encoded_blocks(work, first=done, workers=workers)
     with bar, contextlib.closing(blocks):  # type: ignore[type-var]
         for block in blocks:
@@ -264,7 +264,7 @@ class _Partial:
                     self._list = _open_own(self._list_path)
                 self._write(self._list, (bad + self.done).astype("<i8").tobytes())
                 self.invalid += bad.size
-            self._samples[str(self.done)] = _checksum(block.first_row)
+            self._samples[str(self.done)] = block.checksum
             if len(self._samples) > _SAMPLES:
                 self._samples = dict(list(self._samples.items())[::2])
             self.done += block.rows
@@ -358,11 +358,12 @@ class _Partial:
         return 0
 
     def _same_rows(self) -> bool:
-        """Whether some rows that were encoded are still what they were."""
+        """Whether some rows of some blocks that were encoded are still what they were."""
         rows = list(self._samples)
         for row in rows[:: max(1, -(-len(rows) // _COMPARED))]:
-            with contextlib.closing(iter(self._rows.blocks(1, first=int(row)))) as blocks:  # type: ignore[type-var]
-                if _checksum(next(blocks)) != self._samples[row]:
+            reader = self._rows.blocks(self.job["block_rows"], first=int(row))
+            with contextlib.closing(reader) as blocks:  # type: ignore[type-var]
+                if block_checksum(next(blocks)) != self._samples[row]:
                     return False
         return True
 
@@ -420,10 +421,6 @@ def _header(out: Path, rows: int, width: int, *, length: int | None = None) -> b
         return header
     text = header[10:].rstrip(b"\n").ljust(length - 11) + b"\n"
     return header[:8] + len(text).to_bytes(2, "little") + text
-
-
-def _checksum(X: Any) -> int:
-    return zlib.crc32(np.ascontiguousarray(to_host(X)).tobytes())
 
 
 def _fingerprints(rows: RowSource) -> list[list[Any]]:

@@ -66,7 +66,8 @@ class UnitMap(NamedTuple):
     @property
     def scale(self) -> float:
         """Factor that brings rows to length 1 on average: what is stored as float16 is in this scale."""
-        return float(1 / np.sqrt(np.mean(self.levels**2) * len(self.levels)))
+        power = 2.0 ** np.frexp(np.abs(self.levels).max())[1]  # whose square may be beyond floats
+        return float(1 / (power * np.sqrt(np.mean((self.levels / power) ** 2) * len(self.levels))))
 
 
 def unit_map(encoder: Any) -> UnitMap:
@@ -104,7 +105,7 @@ def _distances(P: np.ndarray, X: np.ndarray, known: UnitMap, *, factors: bool) -
         return _scores((o - one) ** 2 - at_zero, at_zero.sum(axis=1), 1.0)
     centered = X - known.mean
     o, square = centered @ known.frame * known.scale, (centered**2).sum(axis=1)
-    return _scores(-4 * o, square, 1 / known.scale**2, constants=2 * o.sum(axis=1), offsets=True)
+    return _scores(-4 * o, square, float(np.square(1 / known.scale)), constants=2 * o.sum(axis=1), offsets=True)
 
 
 def _inner_products(P: np.ndarray, X: np.ndarray, known: UnitMap, *, factors: bool) -> QueryScores:

@@ -35,11 +35,14 @@ def fitted(name, X):
 @pytest.mark.parametrize("power", [-1000, -530, -480, 300, 498, 505, 509, 996, 1020])
 def test_codes_do_not_depend_on_a_power_of_two_or_it_is_refused(name, power):
     scaled = X * 2.0**power
+    codes, said = None, ""
     try:
         codes = fitted(name, scaled).encode(scaled)  # a warning would be an error here
     except ValueError as error:
+        said = str(error)
+    if codes is None:
         assert abs(power) > 450  # squares of these leave the range of float64
-        assert any(word in str(error) for word in ("overflows", "too small"))
+        assert any(word in said for word in ("overflows", "too small"))
     else:
         np.testing.assert_array_equal(codes, fitted(name, X).encode(X))
 
@@ -49,11 +52,11 @@ def test_codes_do_not_depend_on_a_power_of_two_or_it_is_refused(name, power):
 @pytest.mark.parametrize("power", [-1000, 400, 505, 1015])
 def test_huge_and_tiny_rows_for_an_encoder_of_others(name, power):
     encoder = fitted(name, X)
-    try:
+    if name == "SpH" and power > 450:  # distances to its pivots are squares
+        with pytest.raises(ValueError, match="X overflows in X @ pivots"):
+            encoder.encode(X * 2.0**power)
+    else:
         assert encoder.encode(X * 2.0**power).shape == (300, 1)
-    except ValueError as error:
-        assert "overflows" in str(error)
-        assert power > 450
 
 
 @every

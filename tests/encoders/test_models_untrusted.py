@@ -106,6 +106,14 @@ def test_missing_arrays(model):
         assert_refused(model, f"the array '{name}' is missing")
 
 
+def test_missing_arrays_that_only_others_can_do_without(X, tmp_path):
+    path = tmp_path / "m.safetensors"
+    scq.SpH(n_bits=4, tol=10, random_state=0).fit(X).save(path)
+    arrays, header = read(path)
+    write(path, {k: x for k, x in arrays.items() if k != "mean_"}, header)
+    assert_refused(path, "the array 'mean_' is missing")
+
+
 def test_files_of_before_levels_still_load(model, X):
     """And encode as they did."""
     codes = scq.load(model).encode(X)

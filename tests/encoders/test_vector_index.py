@@ -286,7 +286,6 @@ def test_what_is_refused_changes_nothing():
         (lambda: index.search(Q, candidates=0), ValueError, "candidates=0"),
         (lambda: index.search(Q[:, :5]), ValueError, "features"),
         (lambda: index.search(Q[0]), ValueError, "2 dimensions"),
-        (lambda: index.search(Q[:0]), ValueError, "minimum of 1"),
         (lambda: scq.VectorIndex(X, metric="dot"), ValueError, "metric='dot' is not one of 'l2', 'cosine', 'ip'"),
         (lambda: scq.VectorIndex(X, 16, ids=[1, 2]), ValueError, "ids have shape"),
         (lambda: scq.VectorIndex("no/such/file.npy"), FileNotFoundError, "does not exist"),

@@ -117,15 +117,34 @@ def test_the_journal_is_there_before_the_file_it_is_about(encoder, path, tmp_pat
 # ---- inputs that change ----
 
 
-def test_rows_changed_with_size_and_time_kept_are_noticed(encoder, X, path, tmp_path):
+@pytest.mark.parametrize("change", [slice(None), slice(60, 100), slice(150, 250), slice(299, 300)])
+def test_rows_changed_with_size_and_time_kept_are_noticed(encoder, X, path, tmp_path, change, monkeypatch):
+    from scq_gpu.io import block_codes
+
+    monkeypatch.setattr(block_codes, "_SAMPLE_ROWS", 100)  # of a block of 100: any row would show
     out = tmp_path / "codes.npy"
     stop(encoder, path, out)
     before = path.stat()
-    np.save(path, -X)
+    changed = X.copy()
+    changed[change] *= -1
+    np.save(path, changed)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.warns(UserWarning, match="changed since"):
         scq.encode_file(encoder, path, out, block_rows=100)
-    np.testing.assert_array_equal(np.load(out), encoder.encode(-X))
+    np.testing.assert_array_equal(np.load(out), encoder.encode(changed))
+
+
+def test_checksums_are_of_rows_all_over_a_block(encoder, X, path, tmp_path):
+    out = tmp_path / "codes.npy"
+    stop(encoder, path, out)
+    before = path.stat()
+    changed = X.copy()
+    changed[:300] *= np.where(np.arange(300) % 100 < 40, 1, -1)[:, None]  # no block changes at its beginning
+    np.save(path, changed)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.warns(UserWarning, match="changed since"):
+        scq.encode_file(encoder, path, out, block_rows=100)
+    np.testing.assert_array_equal(np.load(out), encoder.encode(changed))
 
 
 def shards(folder, X, parts=4):

@@ -6,10 +6,12 @@ import io
 import math
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, ClassVar
 
 import numpy as np
 
+from scq_gpu._core.host_memory import check_room
 from scq_gpu.rows.sources.base import FileRows, RowFileError
 
 _MAX_HEADER = 10_000  # bytes of an .npy file's header, as NumPy has it
@@ -55,15 +57,7 @@ class NpzRows(FileRows):
     def _open(self) -> tuple[tuple[int, ...], np.dtype]:
         headers = {}
         with self.path.open("rb") as whole, zipfile.ZipFile(whole) as archive:
-            members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            if len(members) > _MAX_MEMBERS:
-                raise RowFileError(f"{self.path} holds {len(members)} arrays; up to {_MAX_MEMBERS} are looked at")
-            for info in members:
-                if info.file_size > _MAX_RATIO * (info.compress_size + 1):
-                    raise RowFileError(
-                        f"{self.path}: {info.filename!r} claims {info.file_size} bytes from {info.compress_size}, more "
-                        "than any compression gives; save it again"
-                    )
+            for info in _members(archive, self.path):
                 with archive.open(info) as file:
                     headers[info.filename.removesuffix(".npy")] = (*_read_npy_header(file), file.tell())
             self._member = self._choose({name: shape for name, (shape, *_) in headers.items()})
@@ -138,6 +132,66 @@ class VecsRows(FileRows):
                     )
                 yield np.ascontiguousarray(records["x"][:, 0, :])
                 start += len(records)
+
+
+def read_array(path: Path) -> np.ndarray:
+    """An array of any number of dimensions, held to its header: the map of an .npy file, or the only one of an .npz."""
+    try:
+        return _map_npy(path) if path.suffix.lower() == ".npy" else _read_only_member(path)
+    except (OSError, MemoryError, RowFileError):
+        raise
+    except Exception as error:  # whatever parsers and decompressors say about a bad file
+        raise RowFileError(f"{path} cannot be read: {error}") from error
+
+
+def _map_npy(path: Path) -> np.ndarray:
+    with path.open("rb") as file:
+        shape, by_columns, dtype = _read_npy_header(file)
+        offset = file.tell()
+    _check_plain(path, dtype)
+    if path.stat().st_size < offset + math.prod(shape) * dtype.itemsize:
+        raise RowFileError(f"{path} is truncated: its header claims {shape} of {dtype}; copy or write it again")
+    if not math.prod(shape):
+        return np.empty(shape, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order="F" if by_columns else "C")
+
+
+def _read_only_member(path: Path) -> np.ndarray:
+    with zipfile.ZipFile(path) as archive:
+        members = _members(archive, path)
+        if len(members) != 1:
+            names = ", ".join(repr(info.filename.removesuffix(".npy")) for info in members[:10]) or "nothing"
+            raise RowFileError(f"{path} holds {names}, and one array is wanted")
+        with archive.open(members[0]) as file:
+            shape, by_columns, dtype = _read_npy_header(file)
+            _check_plain(path, dtype)
+            n_bytes = math.prod(shape) * dtype.itemsize
+            if members[0].file_size < file.tell() + n_bytes:
+                raise RowFileError(f"{path} is shorter than its header says; save it again")
+            check_room(n_bytes, f"{path} as an array")
+            X = np.empty(shape, dtype=dtype, order="F" if by_columns else "C")
+            if X.size:
+                _fill(file, X.reshape(-1, order="A"))
+            return X
+
+
+def _check_plain(path: Path, dtype: np.dtype) -> None:
+    if dtype.kind not in "biufUS":
+        raise RowFileError(f"{path} holds {dtype}; numbers or text are wanted")
+
+
+def _members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
+    """The arrays of an archive; one that claims more than there can be is refused before it is opened."""
+    members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+    if len(members) > _MAX_MEMBERS:
+        raise RowFileError(f"{path} holds {len(members)} arrays; up to {_MAX_MEMBERS} are looked at")
+    for info in members:
+        if info.file_size > _MAX_RATIO * (info.compress_size + 1):
+            raise RowFileError(
+                f"{path}: {info.filename!r} claims {info.file_size} bytes from {info.compress_size}, more than any "
+                "compression gives; save it again"
+            )
+    return members
 
 
 def _read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
