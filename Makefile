@@ -35,7 +35,7 @@ test: $(VENV)/.extra-test  ## All tests and doctests that need no NVIDIA wheels
 
 SCALE ?= 1
 campaign: $(VENV)/.extra-test  ## Fuzzed files, kills, threads, interrupts, soak: docs/reliability.md; SCALE=0.1 for less
-	OMP_NUM_THREADS=1 $(BIN)/python tests/campaigns/campaigns.py --scale $(SCALE)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m campaigns.campaigns --scale $(SCALE)
 
 # an environment of its own; its compiled loops are kept apart too. Old libraries warn about their newer dependencies
 $(MINIMUM)/.ready: pyproject.toml tests/minimum.txt

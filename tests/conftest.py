@@ -21,6 +21,9 @@ collect_ignore_glob = ["cupy_on_cpu/*"]  # scripts for an environment of their o
 
 settings.register_profile("scq", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("scq")
+settings.register_profile(  # tests/campaigns/properties.py: examples by a seed, nothing kept
+    "campaign", deadline=None, max_examples=int(os.environ.get("CAMPAIGN_EXAMPLES", "300")), database=None
+)
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,11 @@ def over_tasks(tasks: Sequence[tuple[Any, ...]]) -> None:
     """
     threads = min(allowed_threads(), len(tasks))
     if threads <= 1:
-        for function, *arguments in tasks:
-            function(*arguments)
+        try:
+            for function, *arguments in tasks:
+                function(*arguments)
+        except SystemError as error:  # what Python makes of an interrupt while numba hands over its results
+            raise error.__cause__ if isinstance(error.__cause__, KeyboardInterrupt) else error from None
         return
     stopped = threading.Event()
 

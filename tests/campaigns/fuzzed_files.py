@@ -1,0 +1,209 @@
+"""Files of every format, each with a few changes: whatever they are, only ValueError and OSError may come of them."""
+
+import contextlib
+import struct
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import scq_gpu as scq
+from campaigns.attack import BITS, D, Figures, N, encoder, rows
+from scq_gpu.kernels import engines
+
+FORMATS = (
+    *("npy", "npz", "fbin", "fvecs", "parquet", "hdf5", "zarr2", "zarr3"),
+    *("model", "index", "vectors", "journal"),
+)
+
+
+def make_zarr(path: Path, version: int) -> Path:
+    import zarr
+
+    array = zarr.create_array(str(path), shape=(N, D), chunks=(150, D), dtype="f4", zarr_format=version)
+    array[:] = rows()
+    return path
+
+
+def make_parquet(path: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    values = pa.FixedSizeListArray.from_arrays(pa.array(rows().reshape(-1)), D)
+    pq.write_table(pa.table({"x": values}), path, row_group_size=150)
+    return path
+
+
+def make_hdf5(path: Path) -> Path:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=rows(), chunks=(150, D), compression="gzip")
+    return path
+
+
+def make_vecs(path: Path) -> Path:
+    path.write_bytes(b"".join(struct.pack("<i", D) + x.tobytes() for x in rows()))
+    return path
+
+
+def make_bin(path: Path) -> Path:
+    path.write_bytes(struct.pack("<II", N, D) + rows().tobytes())
+    return path
+
+
+def saved(path: Path, save: Callable[[Path], object]) -> Path:
+    save(path)
+    return path
+
+
+def seeds(folder: Path) -> dict[str, Path]:
+    """A good file of every format."""
+    model, X = encoder(), rows()
+    codes = model.encode(X)
+    ids = np.random.default_rng(1).permutation(10 * N)[:N]
+    return {
+        "npy": saved(folder / "x.npy", lambda p: np.save(p, X)),
+        "npz": saved(folder / "x.npz", lambda p: np.savez_compressed(p, x=X)),
+        "fbin": make_bin(folder / "x.fbin"),
+        "fvecs": make_vecs(folder / "x.fvecs"),
+        "parquet": make_parquet(folder / "x.parquet"),
+        "hdf5": make_hdf5(folder / "x.h5"),
+        "zarr2": make_zarr(folder / "x2.zarr", 2),
+        "zarr3": make_zarr(folder / "x3.zarr", 3),
+        "model": saved(folder / "m.safetensors", model.save),
+        "index": saved(folder / "i.safetensors", scq.HammingIndex(codes, BITS, ids, encoder=model).save),
+        "vectors": saved(folder / "v.safetensors", scq.VectorIndex(X, encoder=model).save),
+        "journal": saved(folder / "codes.npy.partial.json", lambda p: p.write_text(journal(folder, model))),
+    }
+
+
+def journal(folder: Path, model) -> str:
+    """The journal of an encode that was stopped half-way."""
+
+    class Stop(Exception):
+        pass
+
+    class Half:
+        def __init__(self) -> None:
+            self.__dict__ |= vars(model)
+            self._calls = 0
+
+        def encode(self, X):
+            self._calls += 1
+            if self._calls > 3:
+                raise Stop
+            return model.encode(X)
+
+    Half.__name__ = "OgE"
+    np.save(folder / "x.npy", rows())
+    with contextlib.suppress(Stop):
+        scq.encode_file(Half(), folder / "x.npy", folder / "codes.npy", block_rows=100, progress=False)
+    return (folder / "codes.npy.partial.json").read_text()
+
+
+def mutate(content: bytes, rng: np.random.Generator) -> bytes:
+    """One of: bits flipped, bytes replaced, a piece cut out, doubled or zeroed, the end cut, numbers made extreme."""
+    data = bytearray(content)
+    head = min(len(data), 400)  # headers are where most can go wrong
+    for _ in range(int(rng.integers(1, 4))):
+        if not data:
+            break
+        at = int(rng.integers(0, head if rng.random() < 0.6 else len(data)) % len(data))
+        size = int(rng.integers(1, 32))
+        kind = int(rng.integers(0, 8))
+        if kind == 0:
+            data[at] ^= 1 << int(rng.integers(0, 8))
+        elif kind == 1:
+            data[at : at + size] = rng.bytes(len(data[at : at + size]))
+        elif kind == 2:
+            del data[at : at + size]
+        elif kind == 3:
+            data[at:at] = data[at : at + size]
+        elif kind == 4:
+            data[at : at + size] = bytes(len(data[at : at + size]))
+        elif kind == 5:
+            del data[at + 1 :]
+        elif kind == 6:
+            extreme = [0, -1, 1, 2**31 - 1, 2**63 - 1, -(2**63)][int(rng.integers(0, 6))]
+            data[at : at + 8] = struct.pack("<q", extreme)[: len(data[at : at + 8])]
+        else:
+            digits = [i for i, c in enumerate(data[:head]) if 48 <= c <= 57]
+            if digits:
+                data[digits[int(rng.integers(0, len(digits)))]] = 48 + int(rng.integers(0, 10))
+    return bytes(data)
+
+
+def use(kind: str, path: Path, model) -> None:
+    """What a user would do with the file; whatever it is, only ValueError and OSError may come of it."""
+    X = rows()
+    if kind == "model":
+        loaded = scq.load(path)
+        width = int(loaded.n_features_in_)
+        codes = loaded.encode(np.zeros((3, width), dtype=np.float32))
+        assert codes.shape == (3, -(-loaded.n_bits // 8))
+    elif kind == "index":
+        index = scq.HammingIndex.load(path)
+        queries = np.zeros((4, -(-index.n_bits // 8)), dtype=np.uint8)
+        d, ids = index.search(queries, 5)
+        assert d.shape == ids.shape == (4, 5)
+        index.range_search(queries, 2)
+        with contextlib.suppress(ValueError):
+            scq.HammingIndex.load(path, verify=True)
+    elif kind == "vectors":
+        scq.VectorIndex.load(path).search(X[:3], 4)
+    elif kind == "journal":
+        scq.encode_file(model, path.parent / "x.npy", path.parent / "codes.npy", block_rows=100, progress=False)
+        np.testing.assert_array_equal(np.load(path.parent / "codes.npy"), model.encode(X))
+    else:
+        source = scq.io.open_rows(path)
+        assert source.shape[0] >= 1
+        if source.shape[0] * source.shape[1] < 10**7:
+            np.asarray(source)
+
+
+def targets(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+
+
+def fuzz(kind: str, count: int, seed: int) -> Figures:
+    """Files of one format, each with a few changes, fixed by the seed."""
+    figures, rng = Figures(), np.random.default_rng([seed, *kind.encode()])
+    model = encoder()
+    refused = 0
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(name)
+        good = seeds(folder)[kind]
+        before = {p: p.read_bytes() for p in targets(good)}
+        partial = (folder / "codes.npy.partial").read_bytes() if kind == "journal" else b""
+        engines.PAIRS, pairs = 1, engines.PAIRS  # compiled loops, which trust what they are given
+        try:
+            for number in range(count):
+                victim = list(before)[int(rng.integers(0, len(before)))]
+                victim.write_bytes(mutate(before[victim], rng))
+                if kind == "journal":
+                    (folder / "codes.npy.partial").write_bytes(partial)
+                    (folder / "codes.npy").unlink(missing_ok=True)
+                figures.tried += 1
+                started = time.monotonic()
+                try:
+                    use(kind, good, model)
+                except (ValueError, OSError) as error:
+                    refused += 1
+                    named = isinstance(error, OSError) or any(p in str(error) for p in (folder.name, "k=", "X_query"))
+                    if not named and "NaN or inf" not in str(error):
+                        figures.failures.append(f"{kind} {number}: no file named: {error!r}")
+                except Exception as error:
+                    figures.failures.append(f"{kind} {number}: {error!r}")
+                if time.monotonic() - started > 10:
+                    figures.failures.append(f"{kind} {number}: took {time.monotonic() - started:.0f} s")
+                for path, content in before.items():
+                    path.write_bytes(content)
+        finally:
+            engines.PAIRS = pairs
+    figures.notes = f"{refused} refused"
+    return figures

@@ -1,0 +1,19 @@
+"""What callers see of an interrupt in the middle of compiled loops."""
+
+import pytest
+
+pytest.importorskip("numba")
+
+from scq_gpu.kernels import threads  # noqa: E402
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), None, ValueError("other")])
+def test_an_interrupt_while_results_are_handed_over(monkeypatch, cause):
+    """On one thread the caller's own thread runs the loops, and Python turns what comes in between into SystemError."""
+    monkeypatch.setattr(threads, "allowed_threads", lambda: 1)
+
+    def task():
+        raise SystemError("returned a result with an exception set") from cause
+
+    with pytest.raises(KeyboardInterrupt if isinstance(cause, KeyboardInterrupt) else SystemError):
+        threads.over_tasks([(task,)])
