@@ -200,9 +200,11 @@ class VectorIndex:
         if index is None or not len(index) or not Q.shape[0]:
             xp, device = namespace(Q), device_of(Q)
             far = xp.full((Q.shape[0], k), xp.inf, dtype=xp.float32, device=device)
+            if is_text(ids_of_rows):
+                return far, np.full((Q.shape[0], k), "")
             return far, xp.full((Q.shape[0], k), -1, dtype=xp.int64, device=device)
         wanted = max(_RESCORED * k, _LEAST_RESCORED) if candidates is None else candidates
-        m = k if vectors is None else max(k, check_integer(wanted, name="candidates", minimum=1))
+        m = k if vectors is None else max(k, min(check_integer(wanted, name="candidates", minimum=1), len(index)))
         prepared = _concatenated(self._prepared(Q, label="queries"))
         distances, places, state = index._nearest(self.encoder, prepared, m, metric=self.metric, allowed=allowed)
         if vectors is None:

@@ -92,7 +92,10 @@ def over_tasks(tasks: Sequence[tuple[Any, ...]]) -> None:
             for function, *arguments in tasks:
                 function(*arguments)
         except SystemError as error:  # what Python makes of an interrupt while numba hands over its results
-            raise error.__cause__ if isinstance(error.__cause__, KeyboardInterrupt) else error from None
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, KeyboardInterrupt):
+                cause = cause.__cause__
+            raise (error if cause is None else KeyboardInterrupt) from error.__cause__
         return
     stopped = threading.Event()
 

@@ -139,6 +139,19 @@ def test_vector_index_of_nothing():
     assert index.search(X[:1], 1)[1][0, 0] == 0
 
 
+def test_vector_index_with_the_last_ids_and_many_answers():
+    index = scq.VectorIndex(X, n_bits=8, random_state=0, ids=np.append(np.arange(299), 2**63 - 2))
+    assert index.add(X[:1]).search(X[:1], 301)[1].max() == 2**63 - 1
+    with pytest.raises(ValueError, match="no ids are left"):
+        index.add(X[:1])
+    assert len(index) == 301
+    d, ids = index.search(X[:2], 50_000)  # as many candidates as there are, not twenty times as many
+    assert d.shape == ids.shape == (2, 50_000)
+    assert (ids[:, 301:] == -1).all()
+    with pytest.raises(ValueError, match=f"k={10**12} is far above the 301 codes"):
+        index.search(X[:2], 10**12)
+
+
 def test_neighbors_of_nothing():
     assert scq.metrics.exact_neighbors(X[:0], X, k=3).shape == (0, 3)
     assert scq.rescore(X[:0], X, np.zeros((0, 4), dtype=np.int64), metric="l2")[0].shape == (0, 4)

@@ -120,7 +120,7 @@ def test_missing_chunks_are_said_and_a_store_without_any_is_refused(tmp_path, za
     store = zarr_array(tmp_path / "x.zarr", X, chunks=(20, 7), zarr_format=zarr_format)
     chunks = sorted(p for p in store.rglob("*") if p.is_file() and p.name not in stores._ZARR_METADATA)
     assert len(chunks) == 6
-    chunks[2].unlink()
+    chunks[2].rename(chunks[2].with_name("notes"))  # a file, but no chunk
     with pytest.warns(UserWarning, match="has 5 of its 6 chunks"):
         scq.io.open_rows(store)
     for chunk in chunks:
@@ -132,6 +132,13 @@ def test_missing_chunks_are_said_and_a_store_without_any_is_refused(tmp_path, za
 def test_shards_are_counted_as_they_are_stored(tmp_path):
     store = zarr_array(tmp_path / "x.zarr", X, chunks=(5, 7), shards=(20, 7))
     np.testing.assert_array_equal(np.asarray(scq.io.open_rows(store)), X)
+
+
+def test_missing_chunks_of_hdf5_are_said(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", (100, 7), "f4", chunks=(20, 7))[:60] = 1
+    with pytest.warns(UserWarning, match="has 3 of its 5 chunks"):
+        scq.io.open_rows(tmp_path / "x.h5")
 
 
 def test_hdf5_rows_in_other_files_are_refused(tmp_path):

@@ -58,6 +58,11 @@ def test_ids_run_out():
     with pytest.raises(ValueError, match="no ids are left after the largest, 9223372036854775807"):
         index.add(CODES[:1])
     assert len(index) == 1
+    assert len(index.add(CODES[:0])) == 1
+    index = scq.HammingIndex(CODES[:1], 16, ids=np.array([2**63 - 3]))
+    assert index.add(CODES[1:3]).ids.tolist() == [2**63 - 3, 2**63 - 2, 2**63 - 1]  # the last there is
+    with pytest.raises(ValueError, match="no ids are left"):
+        index.add(CODES[:1])
 
 
 def test_float_queries_where_there_are_none_or_no_codes():

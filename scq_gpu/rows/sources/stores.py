@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class Hdf5Rows(FileRows):
             if not dataset.id.get_storage_size() and all(dataset.shape):
                 raise RowFileError(f"{self.path}: {self._array!r} claims {dataset.shape} and holds no data")
             self._check_piece(math.prod(dataset.chunks or (1,)) * dataset.dtype.itemsize, "a chunk")
+            if dataset.chunks:
+                _warn_of_missing(self.path, dataset.id.get_num_chunks(), _count_chunks(dataset.shape, dataset.chunks))
             return shapes[self._array], dataset.dtype
 
     def _pieces(self, size: int, first: int) -> Iterator[np.ndarray]:
@@ -78,20 +81,17 @@ class ZarrRows(FileRows):
         array = self._store()
         stored = array.shards or array.chunks
         self._check_piece(math.prod(stored) * np.dtype(array.dtype).itemsize, "a chunk")
-        self._check_chunks(math.prod(-(-size // step) for size, step in zip(array.shape, stored, strict=True)))
+        self._check_chunks(_count_chunks(array.shape, stored))
         return array.shape, np.dtype(array.dtype)
 
     def _check_chunks(self, wanted: int) -> None:
         """Chunks that are not there read as the fill value: said if some are missing, refused if all are."""
-        files = (name for _, _, names in os.walk(self.path / self._array) for name in names)
-        found = sum(name not in _ZARR_METADATA and not name.startswith(".") for name in files)
+        folder = self.path / self._array
+        files = (Path(root, name).relative_to(folder) for root, _, names in os.walk(folder) for name in names)
+        found = sum(_ZARR_CHUNK.fullmatch(file.as_posix()) is not None for file in files)
         if not found and wanted:
             raise RowFileError(f"{self.path} has none of its {wanted} chunks; copy it again")
-        if found < wanted:
-            warn_caller(
-                f"{self.path} has {found} of its {wanted} chunks; the rows of the others are read as its fill value. "
-                "Copy it again, unless it was written without empty chunks"
-            )
+        _warn_of_missing(self.path, found, wanted)
 
     def _pieces(self, size: int, first: int) -> Iterator[np.ndarray]:
         _refuse_pickles(self.path)
@@ -106,6 +106,19 @@ class ZarrRows(FileRows):
         return found
 
 
+def _count_chunks(shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
+    return math.prod(-(-size // step) for size, step in zip(shape, chunks, strict=True))
+
+
+def _warn_of_missing(path: Path, found: int, wanted: int) -> None:
+    if found < wanted:
+        warn_caller(
+            f"{path} has {found} of its {wanted} chunks; the rows of the others are read as its fill value. "
+            "Copy it again, unless it was written without empty chunks"
+        )
+
+
+_ZARR_CHUNK = re.compile(r"(c[./])?\d+([./]\d+)*")  # the name of a chunk's file, in the folder of its array
 _ZARR_METADATA = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"})
 _MAX_METADATA = 64 << 20
 
