@@ -1,22 +1,27 @@
 """Files of every format, each with a few changes: whatever they are, only ValueError and OSError may come of them."""
 
 import contextlib
+import io
+import json
 import struct
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 import scq_gpu as scq
 from campaigns.attack import BITS, D, Figures, N, encoder, rows
+from scq_gpu.io import models
 from scq_gpu.kernels import engines
 
 FORMATS = (
     *("npy", "npz", "fbin", "fvecs", "parquet", "hdf5", "zarr2", "zarr3"),
-    *("model", "index", "vectors", "journal"),
+    *("model", "index", "vectors", "journal", "forged npz", "forged model"),
 )
 
 
@@ -77,6 +82,8 @@ def seeds(folder: Path) -> dict[str, Path]:
         "model": saved(folder / "m.safetensors", model.save),
         "index": saved(folder / "i.safetensors", scq.HammingIndex(codes, BITS, ids, encoder=model).save),
         "vectors": saved(folder / "v.safetensors", scq.VectorIndex(X, encoder=model).save),
+        "forged npz": saved(folder / "f.npz", lambda p: np.savez_compressed(p, x=X)),
+        "forged model": saved(folder / "f.safetensors", model.save),
         "journal": saved(folder / "codes.npy.partial.json", lambda p: p.write_text(journal(folder, model))),
     }
 
@@ -137,10 +144,35 @@ def mutate(content: bytes, rng: np.random.Generator) -> bytes:
     return bytes(data)
 
 
+def forge(kind: str, content: bytes, rng: np.random.Generator) -> bytes:
+    """Changes behind checksums that are right again, as somebody who means harm would make them."""
+    if kind == "forged npz":
+        stream = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as new:
+            new.writestr("x.npy", mutate(old.read("x.npy"), rng))
+        return stream.getvalue()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    arrays = safetensors.numpy.load(content)
+    name = list(arrays)[int(rng.integers(0, len(arrays)))]
+    change = int(rng.integers(0, 5))
+    if change == 0:
+        arrays[name] = np.frombuffer(mutate(arrays[name].tobytes(), rng), dtype=np.uint8).copy()
+    elif change == 1:
+        arrays[name] = np.resize(arrays[name], tuple(rng.integers(0, 40, size=int(rng.integers(0, 4)))))
+    elif change == 2:
+        arrays[name] = arrays[name].astype(rng.choice(["f2", "f8", "i8", "u1", "?"]))
+    elif change == 3:
+        arrays[f"{name}x"] = arrays.pop(name)
+    else:
+        header["facts"] = mutate(header["facts"].encode(), rng).decode("utf-8", "replace")
+    header["sha256"] = models.digest(arrays, {key: value for key, value in header.items() if key != "sha256"})
+    return safetensors.numpy.save(arrays, metadata=header)
+
+
 def use(kind: str, path: Path, model) -> None:
     """What a user would do with the file; whatever it is, only ValueError and OSError may come of it."""
     X = rows()
-    if kind == "model":
+    if kind.endswith("model"):
         loaded = scq.load(path)
         width = int(loaded.n_features_in_)
         codes = loaded.encode(np.zeros((3, width), dtype=np.float32))
@@ -160,7 +192,7 @@ def use(kind: str, path: Path, model) -> None:
         np.testing.assert_array_equal(np.load(path.parent / "codes.npy"), model.encode(X))
     else:
         source = scq.io.open_rows(path)
-        assert source.shape[0] >= 1
+        assert len(source.shape) == 2
         if source.shape[0] * source.shape[1] < 10**7:
             np.asarray(source)
 
@@ -184,7 +216,8 @@ def fuzz(kind: str, count: int, seed: int) -> Figures:
         try:
             for number in range(count):
                 victim = list(before)[int(rng.integers(0, len(before)))]
-                victim.write_bytes(mutate(before[victim], rng))
+                forged = kind.startswith("forged")
+                victim.write_bytes(forge(kind, before[victim], rng) if forged else mutate(before[victim], rng))
                 if kind == "journal":
                     (folder / "codes.npy.partial").write_bytes(partial)
                     (folder / "codes.npy").unlink(missing_ok=True)

@@ -10,7 +10,12 @@ import scq_gpu as scq
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts)]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *(page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts),
+]
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)")  # [text](target) and ![text](target "title")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -69,3 +74,12 @@ def test_site_needs_no_network():
     text = (DOCS / "conf.py").read_text(encoding="utf-8")
     assert "mathjax_path = MATHJAX" in text
     assert "://" not in text
+
+
+def test_reliability_names_tests_that_there_are():
+    named = re.findall(r"`(tests/[\w/]+\.py)?::(test_\w+)`", (DOCS / "reliability.md").read_text(encoding="utf-8"))
+    assert len(named) > 40
+    path = ""
+    for file, test in named:
+        path = file or path  # "::test" is of the file before it
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {test}"
