@@ -81,13 +81,6 @@ def check_row_count(shape: tuple[int, ...], *, min_rows: int) -> None:
         raise ValueError(f"Found array with n_samples={n} (shape={(n, d)}) while a minimum of {min_rows} is required.")
 
 
-def equal_rows_error(n: int, mean: np.ndarray) -> ValueError:
-    """Rows without variance; where their mean is tiny too, it may be that squares of them are 0."""
-    tiny = float(np.abs(mean).max()) ** 2 < np.finfo(mean.dtype).tiny
-    maybe = f", or values too small to be squared in {mean.dtype}" if tiny and mean.any() else ""
-    return ValueError(f"X has {n} equal rows{maybe}: nothing to learn from; check that the right columns were passed")
-
-
 def check_dask_rows(X: Any, *, device: str | None, min_rows: int) -> None:
     """That a Dask array is (n, d), in chunks of known sizes, and to be worked on where they are."""
     if X.ndim != 2:

@@ -9,7 +9,6 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, to_host
 from scq_gpu._core.interrupt import interruptible
-from scq_gpu._core.validate import equal_rows_error
 from scq_gpu._core.warn import warn_caller
 
 _LONG = 256  # features from which finding the axes takes longer than somebody at a keyboard would wait
@@ -143,3 +142,10 @@ def compute_basis(
     s = scale_factor * float(np.sqrt(n_bits / variances[:n_bits].sum())) if scale is None else float(scale)
     w = xp.astype(from_host(weights, xp=xp, device=device_of(lam)), lam.dtype)
     return Basis(moments.mean, P[:, :D] * w, lam[:D] * (w * s) ** 2, s, w)
+
+
+def equal_rows_error(n: int, mean: np.ndarray) -> ValueError:
+    """Rows without variance; where their mean is tiny too, it may be that squares of them are 0."""
+    tiny = float(np.abs(mean).max()) ** 2 < np.finfo(mean.dtype).tiny
+    maybe = f", or values too small to be squared in {mean.dtype}" if tiny and mean.any() else ""
+    return ValueError(f"X has {n} equal rows{maybe}: nothing to learn from; check that the right columns were passed")

@@ -1,5 +1,6 @@
 """Values at the edges of floats, rows far from the origin, and no rows at all: right codes, or one sentence."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -17,8 +18,8 @@ ENCODERS = {
     "ITQ": scq.ITQ(8, random_state=0),
     "SH": scq.SH(8),
     "SpH": scq.SpH(8, random_state=0),
-    "KMH": scq.KMH(8, random_state=0),
-    "BA": scq.BA(8, random_state=0),
+    "KMH": scq.KMH(8, max_iter=3, random_state=0),
+    "BA": scq.BA(8, max_iter=3, random_state=0),
 }
 every = pytest.mark.parametrize("name", ENCODERS)
 quietly = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -30,9 +31,14 @@ def fitted(name, X):
     return clone(ENCODERS[name]).fit(X)
 
 
+@functools.cache
+def plain(name):
+    return fitted(name, X)
+
+
 @every
 @quietly
-@pytest.mark.parametrize("power", [-1000, -530, -480, 300, 498, 505, 509, 996, 1020])
+@pytest.mark.parametrize("power", [-1000, -530, -480, 498, 505, 509, 1020])
 def test_codes_do_not_depend_on_a_power_of_two_or_it_is_refused(name, power):
     scaled = X * 2.0**power
     codes, said = None, ""
@@ -44,14 +50,14 @@ def test_codes_do_not_depend_on_a_power_of_two_or_it_is_refused(name, power):
         assert abs(power) > 450  # squares of these leave the range of float64
         assert any(word in said for word in ("overflows", "too small"))
     else:
-        np.testing.assert_array_equal(codes, fitted(name, X).encode(X))
+        np.testing.assert_array_equal(codes, plain(name).encode(X))
 
 
 @every
 @quietly
 @pytest.mark.parametrize("power", [-1000, 400, 505, 1015])
 def test_huge_and_tiny_rows_for_an_encoder_of_others(name, power):
-    encoder = fitted(name, X)
+    encoder = plain(name)
     if name == "SpH" and power > 450:  # distances to its pivots are squares
         with pytest.raises(ValueError, match="X overflows in X @ pivots"):
             encoder.encode(X * 2.0**power)
@@ -89,7 +95,7 @@ def test_codes_do_not_depend_on_the_block_far_from_the_origin(name, dtype):
 @every
 @quietly
 def test_no_rows(name, tmp_path):
-    encoder = fitted(name, X)
+    encoder = plain(name)
     nothing = np.zeros((0, 16), dtype=np.float32)
     np.save(tmp_path / "x.npy", nothing)
     source = scq.io.open_rows(tmp_path / "x.npy")

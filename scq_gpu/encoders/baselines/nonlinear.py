@@ -10,10 +10,11 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from scq_gpu._core.arrays import Array, from_host, namespace, to_host
-from scq_gpu._core.validate import check_integer, check_real, equal_rows_error
+from scq_gpu._core.validate import check_integer, check_real
 from scq_gpu._core.warn import warn_caller
 from scq_gpu.encoders.base import Encoder
 from scq_gpu.encoders.baselines.base import mean_levels, mean_row, on_device, principal_axes
+from scq_gpu.rows.basis import equal_rows_error
 from scq_gpu.rows.inputs import InputRows
 from scq_gpu.training.linalg import generator
 
