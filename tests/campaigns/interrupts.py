@@ -131,8 +131,8 @@ def command_line(count: int, seed: int, only: tuple[str, ...] = tuple(COMMANDS))
                 assert job.stderr is not None
                 if what != "search":
                     job.stderr.readline()  # it says what it begins
-                else:
-                    while cpu_seconds(job.pid) < 3:  # it says nothing until it has found something
+                else:  # it says nothing until it has found something
+                    while job.poll() is None and cpu_seconds(job.pid) < 4:
                         time.sleep(0.01)
                 time.sleep(float(rng.uniform(0, 0.5)))
                 job.send_signal(signal.SIGINT)
