@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +19,6 @@ from rich.text import Text
 import scq_gpu as scq
 from scq_gpu._core.devices import usable_device
 from scq_gpu._core.terminal import printable
-from scq_gpu.rows.sources.binary import read_array
 
 app = typer.Typer(
     name="scq-gpu",
@@ -208,11 +206,6 @@ def _may_be_model(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
-
-
-def load_array(path: Path) -> np.ndarray:
-    """An array of any number of dimensions from .npy, or the only one of an .npz; else rows of a known format."""
-    return read_array(path) if path.suffix.lower() in {".npy", ".npz"} else np.asarray(scq.io.open_rows(path))
 
 
 def join_lines(lines: Iterable[str]) -> bytes:

@@ -18,7 +18,8 @@ from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import to_device
 from scq_gpu._core.files import natural_order, replace_file
 from scq_gpu._core.validate import AP_RULES, METRICS, TIE_RULES
-from scq_gpu.cli._console import Model, Session, command, load_array, option
+from scq_gpu.cli._arrays import load_array
+from scq_gpu.cli._console import Model, Session, command, option
 from scq_gpu.cli._plan import measure
 
 _REPEATS = 5

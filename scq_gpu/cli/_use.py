@@ -20,7 +20,8 @@ from scq_gpu._core.arrays import to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import to_device
 from scq_gpu._core.files import replace_file
-from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, load_array, option
+from scq_gpu.cli._arrays import load_array
+from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, option
 from scq_gpu.io.code_files import encode_rows
 from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
