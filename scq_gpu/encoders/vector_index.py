@@ -406,6 +406,9 @@ class VectorIndex:
         index._ids_of_rows = np.array(
             from_bytes(stored.extra["rows"]) if "rows" in stored.extra else index._index._state.known
         )
+        rows, known = index._ids_of_rows, index._index._state.known
+        if rows.ndim != 1 or (len(known) and (rows.dtype.kind != known.dtype.kind or not np.isin(known, rows).all())):
+            raise ValueError(f"{os.fspath(path)!r} has codes with ids that none of its vectors has; write it again")
         index._vectors = None
         found = vectors if vectors is not None else stored.extra.get("vectors", facts.get("vectors"))
         if vectors is None and isinstance(found, str) and not os.path.exists(found):

@@ -162,6 +162,19 @@ def test_info_verify(path, tmp_path, monkeypatch, run):  # noqa: F811
     assert run("info i.safetensors")[0] == 0
 
 
+def test_vector_index_whose_rows_are_not_those_of_its_codes(tmp_path):
+    X = np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32)
+    path = tmp_path / "i.safetensors"
+    scq.VectorIndex(X, n_bits=8, random_state=0).save(path)
+    header, data = read(path)
+    end = header["rows"]["data_offsets"][1]
+    changed = bytearray(data)
+    changed[end - 8 : end] = (5).to_bytes(8, "little")  # row 299 says that it is 5
+    write(path, header, bytes(changed))
+    with pytest.raises(ValueError, match=r"i\.safetensors' has codes with ids that none of its vectors has"):
+        scq.VectorIndex.load(path)
+
+
 def test_vector_index_files(tmp_path):
     X = np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32)
     path = tmp_path / "i.safetensors"
