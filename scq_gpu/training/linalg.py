@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of
-from scq_gpu.kernels.fused import elementwise
+from scq_gpu.kernels.fused import elementwise, total
 from scq_gpu.kernels.roots import inverse_root
 
 
@@ -22,6 +22,15 @@ def orthonormalize(V: Array, *, xp: ModuleType) -> Array:
     for _ in range(2):
         V = _newton_schulz(V, V @ gram(V, xp=xp), xp=xp)
     return V
+
+
+def skew(V: Array, *, xp: ModuleType) -> Array:
+    """How far V (..., D, L) is from orthonormal: the sum of the squares of ``V'V - I``, (..., 1, 1)."""
+    I = xp.eye(V.shape[-1], dtype=V.dtype, device=device_of(V))
+    return _DISTANCE(gram(V, xp=xp), I, axis=(-2, -1), xp=xp)
+
+
+_DISTANCE = total(lambda g, i: (g - i) * (g - i), "(a - b) * (a - b)")
 
 
 @elementwise

@@ -199,8 +199,8 @@ class _Draws:
 class _Sample:
     """Sign passes over a sample that stand for those over all rows, whose variances ``lam`` are known.
 
-    Along axes of little variance ``M = X'B / n`` of a sample is mostly chance. But ``B = c XV + (B - c XV)``, and of all
-    rows ``X'XV / n = lam V`` is known; only what is left of the signs has to be estimated. That is small where
+    Along axes of little variance ``M = X'B / n`` of a sample is mostly chance. But ``B = c XV + (B - c XV)``, and
+    ``X'XV / n = lam V`` of all rows is known; only what is left of the signs has to be estimated. That is small where
     projections are near their signs; ``c = 0.9 / sqrt(v' diag(lam) v)`` is close to the best for bell-shaped and for
     two-humped projections alike, and leaves 0.01 to 0.37 of the variance.
     """

@@ -149,6 +149,18 @@ def test_loss_of_a_fit_never_rises(Encoder, preserve, data):
     assert off <= (1e-6 if X.dtype == np.float64 else 1e-4)
 
 
+@pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
+@pytest.mark.parametrize("seed", [32, 67, 105, 121])
+def test_columns_stay_orthogonal_where_few_rows_make_them_depend(Encoder, seed):
+    """Seeds with which columns of the longer code, and so of the start, were copies of each other."""
+    rng = np.random.default_rng(seed)
+    X = (rng.standard_normal((12, 6)) * 10 ** rng.uniform(-1, 0, 6)).astype(np.float32)
+    encoder = Encoder(n_bits=3, preserve="classes", max_iter=25, tol=0, random_state=0).fit(X)
+    V = encoder.components_.T.astype(np.float64)
+    lengths = np.linalg.norm(V, axis=0)
+    assert np.abs(V.T @ V / np.outer(lengths, lengths) - np.eye(3)).max() < 1e-5
+
+
 def test_joint_ends_below_columnwise_from_the_same_start(digits):
     X = digits[0]
     for Encoder in (scq.OgE, scq.OnE):
