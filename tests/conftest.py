@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from dataclasses import dataclass
@@ -80,12 +81,20 @@ def _missing(module: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
 
 
-def _no_gpu() -> bool:
+@functools.cache
+def _no_gpu() -> str:
+    """Why nothing can run on a GPU here; empty where it can."""
     if importlib.util.find_spec("cupy") is None:
-        return True
+        return "CuPy is not installed"
     import cupy
 
-    return not cupy.is_available()
+    return "" if cupy.is_available() else "CuPy finds no CUDA device here"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked as needing a GPU where there is none."""
+    if item.get_closest_marker("gpu") and _no_gpu():
+        pytest.skip(f"not run: {_no_gpu()}")
 
 
 @pytest.fixture(
@@ -95,9 +104,7 @@ def _no_gpu() -> bool:
         "strict-device1",
         "strict-no_float64",
         pytest.param("torch", marks=_missing("torch")),
-        pytest.param(
-            "cupy", marks=[pytest.mark.gpu, pytest.mark.skipif(_no_gpu(), reason="CuPy finds no CUDA device here")]
-        ),
+        pytest.param("cupy", marks=pytest.mark.gpu),
     ]
 )
 def backend(request) -> Backend:

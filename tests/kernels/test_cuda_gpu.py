@@ -17,16 +17,7 @@ from scq_gpu.kernels.engines import PRECISIONS
 from scq_gpu.rows import stream
 from scq_gpu.search.index import HammingIndex
 
-
-def no_gpu() -> str:
-    try:
-        import cupy
-    except ImportError:
-        return "CuPy is not installed"
-    return "" if cupy.is_available() else "no CUDA device"
-
-
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(no_gpu()), reason=f"not run: {no_gpu()}")]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")

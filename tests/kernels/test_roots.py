@@ -98,7 +98,8 @@ def test_lapack_where_it_runs():
 @pytest.mark.parametrize("L", [1, 2, 31, 32, 33, 64])
 def test_the_kernel_is_the_products(dtype, L):
     """To rounding, for a batch: well-conditioned, rank-deficient and zero."""
-    cupy = pytest.importorskip("cupy")
+    import cupy
+
     A = np.stack([matrix(70, L, 10)[0], 1e3 * matrix(70, L, 3)[0], np.zeros((70, L))]).astype(dtype)
     A[1, :, L // 2] = A[1, :, 0]
     G = np.swapaxes(A, -1, -2) @ A
@@ -113,5 +114,6 @@ def test_the_kernel_is_the_products(dtype, L):
 
 @pytest.mark.gpu
 def test_long_codes_on_a_gpu_take_products():
-    cupy = pytest.importorskip("cupy")
+    import cupy
+
     assert roots.engine(cupy.eye(65)) is roots.by_products

@@ -24,7 +24,8 @@ def problem(R, k, D, dtype, seed=0):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("R", "k", "D"), [(1, 0, 1), (1, 0, 33), (3, 1, 40), (2, 31, 256), (1, 64, 257)])
 def test_kernel_is_the_array_operations(dtype, R, k, D):
-    cupy = pytest.importorskip("cupy")
+    import cupy
+
     gap, m, V = problem(R, k, D, dtype)
     free = m - (m @ np.swapaxes(V, -1, -2)) @ V
     lo, hi = bracket(gap, free, gap.max(axis=-1, keepdims=True), relative=1e-6, tiny=1e-9, xp=XP)
@@ -38,7 +39,8 @@ def test_kernel_is_the_array_operations(dtype, R, k, D):
 
 
 def test_rows_of_a_larger_array_and_a_shared_gap():
-    cupy = pytest.importorskip("cupy")
+    import cupy
+
     gap, m, V = problem(2, 5, 30, np.float64)
     buffer = cupy.full((2, 9, 30), cupy.nan)
     buffer[:, :5] = cupy.asarray(V)
@@ -55,7 +57,8 @@ def test_rows_of_a_larger_array_and_a_shared_gap():
 
 def test_a_missing_column_is_passed_over():
     """One whose search failed is 0; the others are found all the same."""
-    cupy = pytest.importorskip("cupy")
+    import cupy
+
     gap, m, V = problem(1, 4, 20, np.float64)
     V[:, 2] = 0
     lo, hi = np.full((1, 1, 1), 0.01), np.full((1, 1, 1), 100.0)
@@ -66,7 +69,8 @@ def test_a_missing_column_is_passed_over():
 
 
 def test_too_many_columns_are_left_to_array_operations():
-    cupy = pytest.importorskip("cupy")
+    import cupy
+
     assert not columns.in_one_launch(cupy.zeros((1, 65, 100)))
     assert not columns.in_one_launch(cupy.zeros((1, 10, 3000)))
     assert not columns.in_one_launch(np.zeros((1, 3, 10)))
@@ -74,7 +78,8 @@ def test_too_many_columns_are_left_to_array_operations():
 
 def test_a_v_step_of_both_lengths():
     """More columns than the kernel takes: the first by the kernel, the rest not, all as NumPy finds them."""
-    cupy = pytest.importorskip("cupy")
+    import cupy
+
     rng = np.random.default_rng(0)
     lam, M = np.linspace(2, 0.1, 90), rng.standard_normal((1, 90, 70)) * 3
     V, tau, found = fit_orthonormal(lam, M, xp=XP)
