@@ -8,6 +8,7 @@ and their results are added up in the order of the blocks.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -73,7 +74,8 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
     with ThreadPoolExecutor(threads, thread_name_prefix="scq-block") as pool:
         try:
             for item in items:
-                waiting.append(pool.submit(function, item))
+                here = contextvars.copy_context()  # NumPy's handling of floating-point errors, for one
+                waiting.append(pool.submit(here.run, function, item))
                 if len(waiting) >= _AHEAD * threads:
                     yield waiting.popleft().result()
             while waiting:

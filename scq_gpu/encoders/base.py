@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
-from scq_gpu._core.arrays import Array, from_host, like, namespace, to_host
+from scq_gpu._core.arrays import Array, from_host, like, namespace, quiet_floats, to_host
 from scq_gpu._core.bits import code_bytes, pack_bits, signs
 from scq_gpu._core.devices import linalg_errors, on_device_of, to_device, usable_device
 from scq_gpu._core.factors import FACTOR_BYTES, join_factors
@@ -99,7 +99,8 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self._check_parameters()
         streamed = self._sample(X) if isinstance(X, Iterator) else None
         rows = self._open(X if streamed is None else streamed, reset=True, min_rows=2)
-        with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp):
+        quiet = quiet_floats()  # the moments are checked instead; BLAS sets flags by what it finds in its own buffers
+        with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp), quiet:
             self._learn(rows)
         self.n_samples_ = rows.shape[0] if streamed is None else streamed.n_all
         self.__dict__.pop("n_samples_kept_", None)  # of an earlier fit
