@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 from fake_gpu import EagerGpu
+from measured_memory import measure, needs_peaks
 
 import scq_gpu as scq
 from scq_gpu._core import host_memory as _host_memory
@@ -308,17 +308,6 @@ import numpy as np
 import scq_gpu as scq
 from scq_gpu.rows import passes as rows
 
-def memory(name):
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith(name)) / 1024  # MiB
-
-def peak(function):
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # forget the peak so far
-    before = memory("VmRSS:")
-    result = function()
-    return memory("VmHWM:") - before, result
-
 parameters = dict(max_iter=2, tol=0, random_state=0)
 warm = np.random.default_rng(0).standard_normal((4000, 256), dtype=np.float32)
 scq.OgE(n_bits=8, **parameters).fit([warm]).encode(warm)
@@ -332,14 +321,13 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures with Linux's /proc")
+@needs_peaks
 def test_memory_of_a_fit_from_a_file_is_bounded(tmp_path):
     X = np.random.default_rng(0).integers(0, 5, size=(90_000, 256), dtype=np.uint8).astype(np.float32)
     np.save(tmp_path / "x.npy", X)
     np.savez(tmp_path / "x.npz", X=X)
-    command = [sys.executable, "-c", BOUNDED, tmp_path / "x.npy", tmp_path / "x.npz"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for read_again, kept in np.reshape([float(word) for word in out.split()], (2, 2, 2)):
+    found = measure(BOUNDED, tmp_path / "x.npy", tmp_path / "x.npz")
+    for read_again, kept in np.reshape(found, (2, 2, 2)) / 2**20:
         assert read_again[0] < 40 + 50_000 * 256 * 4 / 2**20  # blocks, and the sample that the start is learned from
         assert kept[0] > 0.8 * X.nbytes / 2**20  # the measure works: the copy, 88 MiB, is in it
         assert max(read_again[1], kept[1]) < 64

@@ -1,11 +1,9 @@
 """The estimate against what a process of its own was seen to take."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from measured_memory import measure, needs_peaks
 
 import scq_gpu as scq
 
@@ -13,17 +11,6 @@ MEASURE = """
 import json, sys
 import numpy as np
 import scq_gpu as scq
-
-def memory(name):
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith(name)) * 1024
-
-def peak(function):
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # forget the peak so far
-    before = memory("VmRSS:")
-    result = function()
-    return memory("VmHWM:") - before, result
 
 def rows(n, d, dtype):
     rng = np.random.default_rng(0)
@@ -41,7 +28,7 @@ print(fit, encode)
 """
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures with Linux's /proc")
+@needs_peaks
 @pytest.mark.parametrize(
     ("case", "at_least"),
     [
@@ -51,9 +38,7 @@ print(fit, encode)
     ],
 )
 def test_agrees_with_measurement(case, at_least):
-    # each in a process of its own: memory that an earlier fit left to the allocator would hide what the next one takes
-    command = [sys.executable, "-c", MEASURE, json.dumps(case)]
-    fit, encode = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    fit, encode = measure(MEASURE, json.dumps(case))
     n, d, n_bits, dtype, n_init = case
     estimate = scq.estimate_memory(n, d, n_bits, dtype=dtype, n_init=n_init)
     assert fit >= at_least  # the measure works

@@ -223,7 +223,7 @@ def methods_found(text):
 
 def test_methods_by_name_by_family_and_in_a_list():
     assert methods_found("OgE, joint") == ["OgE, joint"]
-    assert methods_found("OgE") == ["OgE, columnwise", "OgE, joint"]
+    assert methods_found("OgE") == ["OgE, columnwise", "OgE, scale as in the authors' script", "OgE, joint"]
     assert methods_found("KMH") == ["KMH, b = 2", "KMH, b = 4", "KMH, b = 8"]
     assert methods_found("ITQ,OnE,ITQ") == ["ITQ", "OnE, columnwise", "OnE, joint"]
     with pytest.raises(Exception, match=r"'oge' is no method; there are 'LSH', .* the families LSH, .*file\.py:Class"):
