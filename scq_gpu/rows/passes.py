@@ -72,7 +72,8 @@ class Rows:
     """Rows of an array or a source, handed out in blocks on the device and in the float type of the work.
 
     Rows are converted block by block; X itself is never copied as a whole. The next blocks of a file are read while one
-    is worked on. Rows in host memory go through a GPU in two buffers, one filled while the other is worked on.
+    is worked on. Rows in host memory go through a GPU in two buffers, one filled while the other is worked on; where
+    the GPU has room for them and for as many projected ones, the moments pass leaves them there for the next.
 
     Parameters
     ----------
@@ -97,6 +98,7 @@ class Rows:
         self._streams: bool = self._gpu is not None and isinstance(self.origin, np.ndarray)
         self._row_bytes: int = X.shape[1] * self.xp.finfo(self.dtype).bits // 8
         self._block_rows: int = max(128, block_bytes(sample) // self._row_bytes)
+        self._held: list[Array] | None = None  # all blocks of X, on the device
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -118,14 +120,25 @@ class Rows:
     def _stored_blocks(self, size: int | None = None) -> Iterator[Array]:
         """The rows on the device in the type they are stored in."""
         size = size or self._block_rows
-        blocks: Iterator[Array]
-        if isinstance(self.X, RowSource):
-            blocks = self.X.blocks(size) if self.X.in_memory else read_ahead(self.X.blocks(size))
-        else:
-            blocks = (self.X[part, :] for part in row_slices(self.shape[0], size))
+        if self._held is not None and size == self._block_rows:
+            return iter(self._held)
         if self._gpu is not None and self._streams:
-            return stream_rows(blocks, self._gpu)
-        return (to_device(X, self._device) for X in blocks)
+            return stream_rows(self._blocks_at_origin(size), self._gpu)
+        return (to_device(X, self._device) for X in self._blocks_at_origin(size))
+
+    def _blocks_at_origin(self, size: int) -> Iterator[Array]:
+        """The rows where they came from, in the type they are stored in."""
+        if isinstance(self.X, RowSource):
+            return self.X.blocks(size) if self.X.in_memory else read_ahead(self.X.blocks(size))
+        return (self.X[part, :] for part in row_slices(self.shape[0], size))
+
+    def _held_blocks(self, gpu: CudaDevice) -> Iterator[Array]:
+        """The rows from host memory, ready for products; once all have gone by they stay on the device."""
+        held = []
+        for X in stream_rows(self._blocks_at_origin(self._block_rows), gpu, stay=True):
+            held.append(X)
+            yield self.xp.astype(X, self.dtype, copy=False)
+        self._held = held
 
     def _map(self, function: Callable[[Array], Any], blocks: Iterable[Array]) -> Iterator[Any]:
         """``function`` of every block, in order: over threads, but for blocks whose buffers are used again."""
@@ -142,8 +155,12 @@ class Rows:
             with quiet_floats():  # the result is checked instead
                 return Moments.of_block(X, dtype=self.sum_dtype, xp=self.xp)
 
+        if self._gpu is not None and self._streams and fits(2 * self._bytes(*self.shape), self._gpu):
+            blocks = self._held_blocks(self._gpu)
+        else:
+            blocks = self.blocks(self.tall_rows)
         with quiet_floats():
-            moments: Moments = functools.reduce(operator.add, self._map(measure, self.blocks(self.tall_rows)))
+            moments: Moments = functools.reduce(operator.add, self._map(measure, blocks))
         if not bool(self.xp.all(self.xp.isfinite(moments.scatter))):
             raise self._nonfinite("the covariance of X")
         return moments
@@ -167,7 +184,9 @@ class Rows:
         if not on_device and available is not None and n_bytes > available:
             raise projected_memory_error((n, D), self.dtype, n_bytes=n_bytes, available=available)
         blocks = self.projected_blocks(self.blocks(), basis, basis.P * basis.scale)
-        return self.kept(blocks, n, D)
+        projected = self.kept(blocks, n, D)
+        self._held = None  # training reads the projected rows
+        return projected
 
     def kept(self, blocks: Iterable[Array], n: int, D: int) -> ProjectedRows:
         """Projected rows (n, D), kept where the work is or, where a GPU has no room for them, in host memory."""

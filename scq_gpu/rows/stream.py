@@ -33,7 +33,9 @@ def keep_rows(blocks: Iterable[Array], n_bytes: int, gpu: Any) -> tuple[list[Arr
     return [gpu.download(X) for X in blocks], gpu
 
 
-def stream_rows(blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False) -> Iterator[Array]:
+def stream_rows(
+    blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False, stay: bool = False
+) -> Iterator[Array]:
     """Blocks of rows on the device, one after another, through two buffers.
 
     Parameters
@@ -44,18 +46,22 @@ def stream_rows(blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False)
     pinned : bool
         Whether the blocks are page-locked and the host never writes to them; if not, they go through two page-locked
         buffers.
+    stay : bool
+        Whether each block gets memory of its own on the device, to be kept.
 
     Yields
     ------
     array (m, d)
-        Overwritten by the block after next: give all work on it to the device before asking for the next.
+        Overwritten by the block after next, unless it may stay: give all work on it to the device before asking for
+        the next.
     """
     slots: list[_Slot] = []
     try:
         for block, turn in zip(blocks, itertools.cycle((0, 1)), strict=False):
             if not slots:  # both before any work is given, so that the second does not wait for it
                 height = max(len(X) for X in blocks) if isinstance(blocks, list) else block.shape[0]
-                slots = [_Slot((height, *block.shape[1:]), block.dtype, gpu, pinned=pinned) for _ in range(2)]
+                shape = (height, *block.shape[1:])
+                slots = [_Slot(shape, block.dtype, gpu, pinned=pinned, stay=stay) for _ in range(2)]
             yield slots[turn].fill(block)
             slots[turn].used = gpu.mark()
     finally:
@@ -65,8 +71,9 @@ def stream_rows(blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False)
 class _Slot:
     """A buffer on the device, a page-locked one to fill it from, and how far copies and work on them are."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, gpu: Any, *, pinned: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, gpu: Any, *, pinned: bool, stay: bool) -> None:
         self._gpu = gpu
+        self._stay = stay
         dtype = dtype.newbyteorder("=")
         self._buffer = gpu.empty(shape, dtype)
         self._staging = None if pinned else gpu.pinned(shape, dtype)
@@ -82,6 +89,8 @@ class _Slot:
             self._staging[:n] = block
             block = self._staging[:n]
         out = self._buffer[:n]
+        if self._stay:  # the next gets a buffer of its own, which earlier work may still be reading
+            self._buffer = self._gpu.empty(self._buffer.shape, self._buffer.dtype)
         self._filled = self._gpu.upload(block, out, after=self.used)
         self._gpu.wait(self._filled)
         return out

@@ -113,6 +113,14 @@ def count_start(preserve: str) -> dict[str, Counts]:
     return {f"start for {preserve}, per pass": (fit(STARTS[preserve]) - fit("pca")) / passes}
 
 
+def count_fit_from_host() -> tuple[Counts, int]:
+    """Of a default fit of rows in host memory, and the bytes of the rows."""
+    X = rows()
+    encoder = scq.OgE(N_BITS, device="cuda", random_state=0)
+    encoder.fit(X)
+    return count(lambda: encoder.fit(X)), X.nbytes
+
+
 def count_encode(n: int) -> Counts:
     """Of an encode of n rows on the device."""
     X = cupy.asarray(rows(n))

@@ -84,3 +84,11 @@ def test_encode_of_rows_in_host_memory(monkeypatch):
     height = 512
     monkeypatch.setattr(passes, "block_bytes", lambda x: height * 4 * x.shape[1])
     check("encode, per block from the host", count_streamed_block(height))
+
+
+def test_rows_in_host_memory_are_uploaded_once():
+    from cupy_on_cpu.counts import count_fit_from_host
+
+    counts, n_bytes = count_fit_from_host()
+    assert n_bytes <= counts.bytes_to_device <= 1.01 * n_bytes
+    assert counts.bytes_to_host < 10_000

@@ -41,6 +41,19 @@ def test_work_sees_every_block_in_any_order_of_events(n, pinned):
         assert gpu.allocated <= 2 * blocks[0].nbytes
 
 
+@pytest.mark.parametrize("n", [1, 5, 12, 33])
+def test_blocks_that_stay_are_whole_when_all_have_gone_by(n):
+    blocks = cut(np.arange(3 * n, dtype=np.float32).reshape(n, 3), 5)
+    for seed in range(60):
+        gpu = FakeGpu(seed)
+        kept = []
+        for X in stream_rows(blocks, gpu, stay=True):
+            kept.append(X)
+            gpu.give(gpu.work, run=lambda: None)
+        gpu.run()
+        assert agree(kept, blocks)
+
+
 class DeafWork(FakeGpu):
     def wait(self, event):
         pass
@@ -167,6 +180,15 @@ def test_projected_rows_stay_on_the_device_where_they_fit(gpu, X):
     assert gpu.downloads == BLOCKS
     # and to take the sample that the start is learned from, and in each pass, the last for levels_
     assert gpu.uploads == 2 * BLOCKS + BLOCKS + (PARAMETERS["max_iter"] + 1) * BLOCKS
+
+
+def test_rows_go_to_the_device_once_where_they_fit_beside_projected_ones(gpu, X):
+    gpu.free = int(2 * X.nbytes / SHARE_OF_FREE) + 1
+    encoder = scq.OgE(**PARAMETERS).fit(X)
+    assert (gpu.uploads, gpu.downloads) == (BLOCKS, 0)
+    gpu.free -= 2
+    np.testing.assert_array_equal(scq.OgE(**PARAMETERS).fit(X).components_, encoder.components_)
+    assert gpu.uploads == BLOCKS + 2 * BLOCKS
 
 
 def test_fits():
