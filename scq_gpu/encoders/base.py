@@ -27,7 +27,7 @@ from scq_gpu._core.warn import warn_caller
 from scq_gpu.encoders.stored import check_stored
 from scq_gpu.io import faiss_index, onnx_model, torch_module
 from scq_gpu.io.models import ModelFileError, read_model, write_model
-from scq_gpu.kernels.encode import encode_rows
+from scq_gpu.kernels.encode import encode_rows, lay_out
 from scq_gpu.kernels.engines import encode_engine
 from scq_gpu.rows.filled import FilledRows
 from scq_gpu.rows.inputs import InputRows, as_rows
@@ -349,11 +349,12 @@ class LinearEncoder(Encoder):
         def run(rows: InputRows, W: Array, t: Array) -> Array:
             if isinstance(rows.sample, np.ndarray):
                 encode_engine(rows.sample, precision)  # refuses a precision it has not before any row is read
+            laid_out = lay_out(W, t, rows.sample, precision=precision)
             if not factors:
-                return rows.encode(W, t, encode, out=out)
+                return rows.encode(*laid_out, encode, out=out)
             if out is not None:
                 check_out(out, shape=(rows.shape[0], code_bytes(self.n_bits) + FACTOR_BYTES), like=rows.origin)
-            return join_factors(rows.encode(W, t, encode), self._factors(rows, W, t))
+            return join_factors(rows.encode(*laid_out, encode), self._factors(rows, W, t))
 
         codes = self._run(X, run)
         return codes if out is None or codes is out else _written(codes, out)

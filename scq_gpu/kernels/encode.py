@@ -9,10 +9,10 @@ import numpy as np
 from scq_gpu._core.arrays import Array, compute_dtype, device_of, namespace, quiet_floats, row_slices
 from scq_gpu._core.bits import code_bytes, pack_bits
 from scq_gpu._core.codes import pack, unpack
-from scq_gpu._core.devices import block_bytes, is_row_major, on_device_of_arguments, runs_kernels
+from scq_gpu._core.devices import block_bytes, cuda_device_of, is_row_major, on_device_of_arguments, runs_kernels
 from scq_gpu._core.threads import ordered_map
 from scq_gpu._core.validate import check_linear_map, check_out
-from scq_gpu.kernels.cuda import calls
+from scq_gpu.kernels.cuda import calls, launch
 from scq_gpu.kernels.engines import encode_engine, has_encode_kernel
 
 __all__ = ["encode_linear", "pack", "unpack"]
@@ -57,6 +57,15 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact", out
         return codes
     out[...] = codes
     return out
+
+
+def lay_out(W: Array, t: Array, X: Array, *, precision: str) -> tuple[Array, Array]:
+    """W and t as `encode_rows` wants them for rows like X, so that not every block of them converts W again."""
+    gpu = cuda_device_of(X)
+    if gpu is None or precision != "fast" or X.dtype != gpu.xp.float16 or not has_encode_kernel(X):
+        return W, t  # taken as they are
+    Wt, t = launch.round_to_half(gpu.xp.ascontiguousarray(W.T, dtype=gpu.xp.float32), t, xp=gpu.xp)
+    return Wt.T, t
 
 
 def encode_rows(

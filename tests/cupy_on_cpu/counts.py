@@ -129,12 +129,14 @@ def count_encode(n: int) -> Counts:
     return count(lambda: encoder.encode(X))
 
 
-def count_streamed_block(height: int) -> Counts:
+def count_streamed_block(height: int, dtype: str = "float32", precision: str = "exact") -> Counts:
     """Of a block of that height in an encode of rows in host memory, from two of different length."""
     X = rows(20 * height)
     encoder = scq.OgE(N_BITS, init="random", max_iter=2, tol=0, random_state=0).fit(X).to("cuda")
-    encoder.encode(X)
-    return (count(lambda: encoder.encode(X)) - count(lambda: encoder.encode(X[: 10 * height]))) / 10
+    X = X.astype(dtype)
+    encoder.encode(X, precision=precision)
+    long, short = (count(lambda part=part: encoder.encode(part, precision=precision)) for part in (X, X[: 10 * height]))
+    return (long - short) / 10
 
 
 def table() -> dict[str, Counts]:

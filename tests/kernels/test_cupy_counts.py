@@ -76,14 +76,17 @@ def test_encode(n):
     check(f"encode {n:,} rows", count_encode(n))
 
 
-def test_encode_of_rows_in_host_memory(monkeypatch):
+@pytest.mark.parametrize("precision", ["exact", "accurate", "fast"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_encode_of_rows_in_host_memory(dtype, precision, monkeypatch):
+    """W among them: no block lays it out again."""
     from cupy_on_cpu.counts import count_streamed_block
 
     from scq_gpu.rows import passes
 
     height = 512
     monkeypatch.setattr(passes, "block_bytes", lambda x: height * 4 * x.shape[1])
-    check("encode, per block from the host", count_streamed_block(height))
+    check("encode, per block from the host", count_streamed_block(height, dtype, precision))
 
 
 def test_rows_in_host_memory_are_uploaded_once():

@@ -111,14 +111,23 @@ def _vector(device: Any, A: Array) -> bool:
 
 def _operands(variant: EncodeVariant, W: Array, t: Array, *, xp: Any) -> tuple[Array, Array]:
     """W' and t in the types a variant multiplies; no copy where they already are."""
-    Wt = xp.ascontiguousarray(W.T, dtype=xp.float32)
     t = xp.ascontiguousarray(t, dtype=xp.float32)
+    if variant.precision == "fast" and variant.element == str(W.dtype) == "float16":
+        return xp.ascontiguousarray(W.T), t
+    Wt = xp.ascontiguousarray(W.T, dtype=xp.float32)
     if variant.precision == "exact" or ELEMENT_BYTES[variant.element] == 4:
         return Wt, t
     if variant.element == "bfloat16":
         bits = Wt.view(xp.uint32)
         nearest_even = (bits >> np.uint32(16)) & np.uint32(1)
         return ((bits + nearest_even + np.uint32(0x7FFF)) >> np.uint32(16)).astype(xp.uint16), t
-    # float16: a column and its threshold times a power of two give the same bits, without overflow or underflow
+    return round_to_half(Wt, t, xp=xp)
+
+
+def round_to_half(Wt: Array, t: Array, *, xp: Any) -> tuple[Array, Array]:
+    """W' (n_bits, d) in float16, and t (n_bits,) to compare its products with.
+
+    A column and its threshold times a power of two give the same bits, without overflow or underflow.
+    """
     _, exponent = xp.frexp(xp.max(xp.abs(Wt), axis=1))
     return xp.ldexp(Wt, -exponent[:, None]).astype(xp.float16), xp.ldexp(t, -exponent)
