@@ -65,8 +65,8 @@ GPU_TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(CUPY)/bin/python -m pyte
 
 test-cupy: $(CUPY)/.ready  ## The GPU tests through CuPy itself, on a stand-in for CUDA; needs g++, no GPU
 	$(GPU_TESTS)
-	STANDIN_DEVICES=2 $(GPU_TESTS) tests/encoders/test_cupy_devices.py tests/kernels/test_cupy_standin.py \
-		tests/encoders/test_backends.py tests/kernels/test_cuda_gpu.py::test_second_device
+	STANDIN_DEVICES=2 $(GPU_TESTS) tests/encoders/test_cupy_devices.py tests/rows/test_cupy_cluster.py \
+		tests/kernels/test_cupy_standin.py tests/encoders/test_backends.py tests/kernels/test_cuda_gpu.py::test_second_device
 	STANDIN_MEMORY=67108864 $(GPU_TESTS) tests/encoders/test_cupy_small_device.py tests/kernels/test_cupy_standin.py
 	for seed in 1 2 3; do STANDIN_ASYNC=$$seed $(GPU_TESTS) tests/kernels/test_cupy_standin.py \
 		tests/encoders/test_backends.py tests/kernels/test_cuda_gpu.py tests/encoders/test_fit_from_files.py \

@@ -1,28 +1,42 @@
-"""Kernels on this machine's GPU: achieved GB/s and FLOP/s, their share of what the device gives, and plain CuPy beside.
+"""Kernels and fits on this machine's GPU: what they reach, its share of what the device gives, and what was predicted.
 
-    python benchmarks/bench_gpu.py [--rows 1000000] [--features 512] [--items 10000000]
+    python benchmarks/bench_gpu.py [--rows 1000000] [--features 768] [--items 10000000]
 
 The roofs are measured on the same device: memory by a copy, arithmetic by cuBLAS products of the same type (TF32 counts
-as half of float16, which is its rate on every tensor core). Prints "not run: ..." and nothing else without a GPU.
+as half of float16, which is its rate on every tensor core). Without a GPU, and on the stand-in of tests/cupy_on_cpu, it
+prints "not run: ..." and nothing else: no figure here comes from anything but a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+import scq_gpu as scq
 from scq_gpu._core.arrays import namespace
 from scq_gpu._core.bits import pack_bits
-from scq_gpu.kernels.cuda.calls import CodeSearch, encode_linear
+from scq_gpu.kernels.cuda.calls import CodeSearch, asymmetric_knn, encode_linear
 from scq_gpu.kernels.cuda.geometry import encode_variant, hamming_variant
 
 sys.path.insert(0, str(Path(__file__).parent / "kernels"))
+from predict import FEATURES, N_BITS, N, Rates, data_sheet_rates, ms, predict_encode, predict_fit
 from traffic import encode_traffic, scan_bytes
+
+DRIVER_NAMES = {
+    "A100-SXM4-80GB": "A100 80GB SXM",
+    "H100 80GB HBM3": "H100 SXM",
+    "NVIDIA L4": "L4",
+    "RTX 4090": "RTX 4090",
+}
+"""How the driver's names end of the devices that `predict` has data sheets of."""
 
 
 def load_cupy() -> tuple[ModuleType | None, str]:
@@ -30,6 +44,8 @@ def load_cupy() -> tuple[ModuleType | None, str]:
         import cupy
     except ImportError:
         return None, "no CUDA device (CuPy is not installed)"
+    if importlib.util.find_spec("standin") is not None:
+        return None, "CuPy runs on a CPU here, on the stand-in for CUDA; its times say nothing about a GPU"
     return (cupy, "") if cupy.is_available() else (None, "no CUDA device")
 
 
@@ -126,21 +142,86 @@ def bench_search(cp: ModuleType, n: int, memory: float) -> None:
             print_row(*cells, f"{rate / memory:.0%}", *others)
 
 
+def bench_asymmetric(cp: ModuleType, n: int) -> None:
+    print(f"\nasymmetric top-k (float queries against bits): n = {n}\n")
+    print("| bits | queries | k | ms | queries/s | scores/s, billions |")
+    print("|---|---|---|---|---|---|")
+    rng = np.random.default_rng(0)
+    for n_bytes in (8, 16, 32):
+        codes = cp.asarray(rng.integers(0, 256, (n, n_bytes), dtype=np.uint8))
+        for n_queries, k in ((1, 100), (32, 100), (256, 100)):
+            gain = rng.standard_normal((n_queries, 8 * n_bytes)).astype(np.float32)
+            took = seconds(asymmetric_knn, gain, [codes], k)
+            rates = f"{n_queries / took:.0f}", f"{n * n_queries / took / 1e9:.1f}"
+            print_row(8 * n_bytes, n_queries, k, f"{1e3 * took:.3f}", *rates)
+
+
+def wall_seconds(cp: ModuleType, work: Callable[[], object], repeats: int = 3) -> float:
+    """Median time on the host's clock until the device is done, after a warm-up that also compiles."""
+    times = []
+    for _ in range(1 + repeats):
+        cp.cuda.Device().synchronize()
+        start = perf_counter()
+        work()
+        cp.cuda.Device().synchronize()
+        times.append(perf_counter() - start)
+    return float(np.median(times[1:]))
+
+
+def predicted_rates(cp: ModuleType, name: str, memory: float) -> tuple[Rates, str]:
+    """The rates of a device whose data sheet is known; else those measured here."""
+    for ending, known in DRIVER_NAMES.items():
+        if name.endswith(ending):
+            return data_sheet_rates(known), f"the data sheet of {known}"
+    host = np.ones(1 << 26, dtype=np.float32)
+    target = cp.empty(host.shape, dtype=host.dtype)
+    bus = host.nbytes / wall_seconds(cp, lambda: target.set(host))
+    return Rates(memory, bus, product_roof(cp, "float32"), product_roof(cp, "float16") / 2), "roofs measured here"
+
+
+def bench_predictions(cp: ModuleType, name: str, memory: float, n: int, d: int) -> None:
+    """Default fits and encodes: measured beside what `predict.py` says."""
+    rates, source = predicted_rates(cp, name, memory)
+    print(f"\nfit and encode: n = {n}, d = {d}, float32; predictions from {source}\n")
+    print("| bits | what | rows | measured, ms | predicted, ms | measured / predicted |")
+    print("|---|---|---|---|---|---|")
+    host = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32) * np.logspace(0, -1, d, dtype=np.float32)
+    for n_bits in N_BITS:
+        for on_device in (True, False):
+            X = cp.asarray(host) if on_device else host
+            encoder = scq.OgE(n_bits, random_state=0, device=None if on_device else "cuda")
+            place = "on the device" if on_device else "from the host"
+            figures = {
+                "fit": (lambda e=encoder, X=X: e.fit(X), predict_fit(rates, n, d, n_bits, on_device=on_device).total)
+            }
+            for precision in ("exact", "fast"):
+                figures[f"encode, {precision}"] = (
+                    lambda e=encoder, X=X, p=precision: e.encode(X, precision=p),
+                    predict_encode(rates, n, d, n_bits, on_device=on_device, fast=precision == "fast"),
+                )
+            for what, (work, predicted) in figures.items():
+                measured = wall_seconds(cp, work)
+                print_row(n_bits, what, place, ms(measured), ms(predicted), f"{measured / predicted:.2f}")
+            del X
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time the CUDA kernels on this machine's GPU.")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=N)
+    parser.add_argument("--features", type=int, default=FEATURES)
     parser.add_argument("--items", type=int, default=10_000_000)
     options = parser.parse_args()
     cp, reason = load_cupy()
     if cp is None:
         print(f"not run: {reason}")
         return
-    properties = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)
+    name = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"].decode()
     memory = memory_roof(cp)
-    print(f"{properties['name'].decode()}, CuPy {cp.__version__}, measured memory roof {memory / 1e9:.0f} GB/s")
+    print(f"{name}, CuPy {cp.__version__}, measured memory roof {memory / 1e9:.0f} GB/s")
+    bench_predictions(cp, name, memory, options.rows, options.features)
     bench_encode(cp, options.rows, options.features, memory)
     bench_search(cp, options.items, memory)
+    bench_asymmetric(cp, options.items)
 
 
 if __name__ == "__main__":

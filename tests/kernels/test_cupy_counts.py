@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ pytestmark = [
     ),
 ]
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "kernels"
 CEILINGS = {  # launches, cuBLAS, cuSOLVER, syncs, allocations, bytes to the host
     "OgE joint": (80, 20, 0, 1, 120, 24),
     "OnE joint": (50, 20, 0, 1, 80, 24),
@@ -95,3 +97,17 @@ def test_rows_in_host_memory_are_uploaded_once():
     counts, n_bytes = count_fit_from_host()
     assert n_bytes <= counts.bytes_to_device <= 1.01 * n_bytes
     assert counts.bytes_to_host < 10_000
+
+
+@pytest.mark.parametrize(("n_bits", "n_blocks"), [(64, 1), (64, 3), (256, 2)])
+def test_calls_that_predicted_times_are_made_of(n_bits, n_blocks, monkeypatch):
+    """More launches than benchmarks/kernels/predict.py counts on would make docs/gpu.md's predictions wrong."""
+    from cupy_on_cpu.counts import count_default_fit
+
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import predict
+
+    counts = count_default_fit(n_bits, n_blocks, monkeypatch)
+    calls = predict.FIT_CALLS[n_bits] + predict.FIT_CALLS_PER_BLOCK * n_blocks
+    assert counts.launches + counts.cublas == pytest.approx(calls, rel=0.02)
+    assert counts.syncs == pytest.approx(predict.FIT_WAITS, abs=2)
