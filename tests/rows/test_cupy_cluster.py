@@ -38,6 +38,7 @@ def client():
         # dask-cuda shows each worker a device of its own; here each worker's one thread makes one its current
         for number, address in enumerate(client.scheduler_info()["workers"]):
             client.submit(use_device, number, workers=[address], pure=False).result()
+            client.run(receive_on, number, workers=[address])
         yield client
 
 
@@ -45,6 +46,18 @@ def use_device(number: int) -> None:
     import cupy
 
     cupy.cuda.Device(number).use()
+
+
+def receive_on(number: int) -> None:
+    """Let arrays of other workers arrive on a device; Dask asks numba's CUDA or RMM, which the stand-in has not."""
+    import cupy
+    from distributed.protocol import cupy as protocol
+
+    def receive(header: object, frames: list) -> object:
+        with cupy.cuda.Device(number):
+            return cupy.asarray(np.frombuffer(b"".join(map(bytes, frames)), dtype=np.uint8))
+
+    protocol.dask_deserialize_cuda_buffer = receive
 
 
 def to_gpu(block: np.ndarray) -> object:
