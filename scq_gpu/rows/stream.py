@@ -33,9 +33,7 @@ def keep_rows(blocks: Iterable[Array], n_bytes: int, gpu: Any) -> tuple[list[Arr
     return [gpu.download(X) for X in blocks], gpu
 
 
-def stream_rows(
-    blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False, stay: bool = False
-) -> Iterator[Array]:
+def stream_rows(blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False, stay: bool = False) -> Iterator[Array]:
     """Blocks of rows on the device, one after another, through two buffers.
 
     Parameters
