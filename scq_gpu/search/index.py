@@ -29,7 +29,7 @@ from scq_gpu.kernels.search import searcher
 from scq_gpu.search import index_file, multi_index
 from scq_gpu.search.ids import as_words, check_ids, count_ids, numbers_after, to_bytes
 from scq_gpu.search.scoring import QueryScores, score_queries
-from scq_gpu.search.state import State, lowest_first
+from scq_gpu.search.state import State, by_distance, lowest_first
 
 __all__ = ["HammingIndex"]
 
@@ -380,6 +380,9 @@ class HammingIndex:
         query, d, rows = nothing, nothing.astype(np.float32 if self.distance == "spherical" else np.int32), nothing
         if queries.shape[0] and len(state):
             query, d, rows = self._within(queries, state, radius)
+        if not isinstance(query, np.ndarray):
+            offsets, rows, d = by_distance(query, d, rows, n_queries=queries.shape[0], n_bits=self.n_bits)
+            return offsets, state.to_ids(rows), d
         order = np.lexsort((rows, d, query))
         offsets = np.zeros(queries.shape[0] + 1, dtype=np.int64)
         np.cumsum(np.bincount(query, minlength=queries.shape[0]), out=offsets[1:])
@@ -527,8 +530,11 @@ class HammingIndex:
         with on_device_of(state.parts[0]):
             return state.allowed(allowed)
 
-    def _within(self, queries: Array, state: State, radius: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All pairs (query, distance, row), by tables where they are there or have become worth building."""
+    def _within(self, queries: Array, state: State, radius: Any) -> tuple[Array, Array, Array]:
+        """All pairs (query, distance, row), by tables where they are there or have become worth building.
+
+        They are on the host, in any order; or, of an engine that leaves them where the queries are, by query and row.
+        """
         tables = self._tables(state, radius, queries=queries.shape[0])
         found: Any = None if tables is None else tables.within(queries, radius)
         if found is None:

@@ -118,6 +118,17 @@ class State:
         return from_host(ids, xp=namespace(rows), device=device_of(rows))
 
 
+def by_distance(query: Array, d: Array, rows: Array, *, n_queries: int, n_bits: int) -> tuple[Array, Array, Array]:
+    """Pairs that come by query and row, sorted by query, distance and row without leaving their device.
+
+    Returns offsets (n_queries + 1,), rows and distances.
+    """
+    xp, device = namespace(query), device_of(query)
+    order = xp.argsort(query * (n_bits + 1) + d, stable=True)
+    offsets = xp.searchsorted(query, xp.arange(n_queries + 1, dtype=query.dtype, device=device))
+    return offsets, xp.take(rows, order, axis=0), xp.take(d, order, axis=0)
+
+
 def lowest_first(d: Array, rows: Array) -> Array:
     """The rows of ascending distances (q, k), lowest first also inside distances that rounding has made equal."""
     near, found = to_host(d), to_host(rows)

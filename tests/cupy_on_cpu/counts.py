@@ -142,6 +142,22 @@ def count_encode(n: int) -> Counts:
     return count(lambda: encoder.encode(X))
 
 
+def count_placed() -> dict[str, Counts]:
+    """Of calls whose rows, codes and results are all on the device, by an encoder told to work there."""
+    X = cupy.asarray(rows())
+    encoder = scq.OgE(N_BITS, init="random", max_iter=2, tol=0, random_state=0, device="cuda").fit(X)
+    index = scq.HammingIndex(encoder.encode(X), N_BITS)
+    queries = encoder.encode(X[:100])
+    calls: dict[str, Callable[[], object]] = {
+        "encode": lambda: encoder.encode(X),
+        "project": lambda: encoder.project(X),
+        "transform": lambda: encoder.transform(X),
+        "search": lambda: index.search(queries, 10),
+        "range_search": lambda: index.range_search(queries, 6),
+    }
+    return {name: (call(), count(call))[1] for name, call in calls.items()}
+
+
 def count_streamed_block(height: int, dtype: str = "float32", precision: str = "exact") -> Counts:
     """Of a block of that height in an encode of rows in host memory, from two of different length."""
     X = rows(20 * height)

@@ -1,4 +1,4 @@
-"""NumPy and CuPy learn the same codes; where rounding lets joint fits part, they end equally good."""
+"""NumPy and CuPy learn the same codes; where rounding lets joint fits part, their losses stay near each other."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_joint_bit_for_bit_on_rows_well_apart(Encoder, parameters):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("preserve", ["neighbors", "classes"])
 @pytest.mark.parametrize("Encoder", [scq.OgE, scq.OnE])
-def test_joint_fits_end_equally_good(Encoder, preserve):
+def test_joint_fits_end_at_nearly_equal_losses(Encoder, preserve):
     """On rows without groups, where a row on the other side of a boundary changes what comes after it."""
     losses = [fitted.loss_curve_[-1] for fitted in fit_both(Encoder, {"preserve": preserve}, rows())]
     assert losses[0] == pytest.approx(losses[1], rel=0.02)

@@ -100,7 +100,7 @@ def test_search(cp, n, n_bytes):
     assert np.array_equal(ids.get(), nearest)
     assert np.array_equal(distances.get(), np.take_along_axis(true, nearest, 1))
     radius = int(np.quantile(true, 0.01))
-    query, distances, ids = engine.within(on_device, parts, radius)
+    query, distances, ids = (x.get() for x in engine.within(on_device, parts, radius))
     rows, columns = np.nonzero(true <= radius)
     assert np.array_equal(query, rows)
     assert np.array_equal(ids, columns)

@@ -111,3 +111,11 @@ def test_calls_that_predicted_times_are_made_of(n_bits, n_blocks, monkeypatch):
     calls = predict.FIT_CALLS[n_bits] + predict.FIT_CALLS_PER_BLOCK * n_blocks
     assert counts.launches + counts.cublas == pytest.approx(calls, rel=0.02)
     assert counts.syncs == pytest.approx(predict.FIT_WAITS, abs=2)
+
+
+def test_results_that_are_where_they_should_be_make_no_round_trip():
+    from cupy_on_cpu.counts import count_placed
+
+    for name, counts in count_placed().items():
+        assert counts.bytes_to_device <= 16, name
+        assert counts.bytes_to_host <= 16, name  # a flag, or how many there are

@@ -12,7 +12,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from scq_gpu._core.arrays import Array, namespace, row_slices, to_host
+from scq_gpu._core.arrays import Array, device_of, namespace, row_slices
 from scq_gpu._core.devices import CudaDevice, cuda_device, is_row_major, on_gpu
 from scq_gpu._core.factors import RowFactors
 from scq_gpu._core.validate import check_choice
@@ -109,16 +109,17 @@ class CodeSearch:
         d, rows = self._run(queries, lambda words: self._database.top_k(words, min(k, self._database.n)))
         return pad_answers(d, rows, k, padding=n_bits + 1, xp=namespace(d))
 
-    def within(self, queries: Array, parts: list[Array], radius: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All pairs within a radius as (query, distance, row) on the host, by query and row."""
-        found = []
+    def within(self, queries: Array, parts: list[Array], radius: int) -> tuple[Array, Array, Array]:
+        """All pairs within a radius as (query, distance, row) where the queries are, by query and row."""
+        xp, found = namespace(queries), []
         for block in row_slices(queries.shape[0], self._database.range_batch()):
-            limits, d, rows = map(
-                to_host, self._run(queries[block, :], lambda words: self._database.within(words, radius))
-            )
-            query = np.repeat(np.arange(len(limits) - 1), np.diff(limits))
-            found.append((query + block.start, d, rows))
-        query, d, rows = (np.concatenate(x) for x in zip(*found, strict=True))
+            limits, d, rows = self._run(queries[block, :], lambda words: self._database.within(words, radius))
+            with self._device.current():
+                numbers = xp.arange(rows.shape[0], dtype=xp.int64, device=device_of(rows))
+                query = xp.searchsorted(limits[1:], numbers, side="right") + block.start
+            found.append((query, d, rows))
+        with self._device.current():
+            query, d, rows = found[0] if len(found) == 1 else (xp.concat(x, axis=0) for x in zip(*found, strict=True))
         return query, d, rows
 
     def _run(self, queries: Array, search: Callable[[Array], tuple[Array, ...]]) -> tuple[Array, ...]:
