@@ -6,7 +6,7 @@ import pytest
 
 import scq_gpu as scq
 from scq_gpu.rows.basis import compute_basis
-from scq_gpu.rows.passes import Rows
+from scq_gpu.rows.passes import Rows, UnprojectedRows
 from scq_gpu.training import starts
 
 N, D, L = 12_000, 40, 6
@@ -34,8 +34,6 @@ def centered_signs(rows, basis, V):
 
 @pytest.mark.parametrize("kept", [True, False], ids=["projected", "unprojected"])
 def test_of_all_rows_nothing_changes(problem, kept):
-    from scq_gpu.rows.passes import UnprojectedRows
-
     rows, basis, V = problem
     training = rows.project(basis) if kept else UnprojectedRows(rows, basis)
     M = starts._Sample(training, basis.lam, xp=XP).statistics(V).M
