@@ -16,12 +16,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, TypeVar
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
+
+from scq_gpu._core.arrays import Array, row_slices
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 _AHEAD = 2  # blocks under way per thread
+_LARGE_PRODUCT = 1 << 24  # multiplications from which handing bands of a product to threads pays
+_BAND = 320  # rows
 
 
 class _Held:
@@ -32,6 +37,14 @@ class _Held:
         self.holders = 0
         self.threads = 1
         self.limit: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def pool(self) -> ThreadPoolExecutor:
+        """The threads that blocks go to, until BLAS has its own back: passes are many, and starting threads takes time."""
+        with self.lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="scq-block")
+            return self._pool
 
     def enter(self) -> None:
         with self.lock:
@@ -46,6 +59,9 @@ class _Held:
             self.holders -= 1
             if not self.holders:
                 self.limit.restore_original_limits()
+                if self._pool is not None:
+                    self._pool.shutdown()
+                    self._pool = None
 
 
 _held = _Held()
@@ -71,15 +87,22 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         yield from map(function, items)
         return
     waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="scq-block") as pool:
-        try:
-            for item in items:
-                here = contextvars.copy_context()  # NumPy's handling of floating-point errors, for one
-                waiting.append(pool.submit(here.run, function, item))
-                if len(waiting) >= _AHEAD * threads:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool = _held.pool()
+    try:
+        for item in items:
+            here = contextvars.copy_context()  # NumPy's handling of floating-point errors, for one
+            waiting.append(pool.submit(here.run, function, item))
+            if len(waiting) >= _AHEAD * threads:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def product(A: Array, B: Array) -> Array:
+    """``A @ B`` for matrices, a large one of NumPy's in bands of rows over threads, the same on any number of them."""
+    if not isinstance(A, np.ndarray) or A.shape[0] * A.shape[1] * B.shape[1] < _LARGE_PRODUCT:
+        return A @ B
+    return np.concatenate(list(ordered_map(lambda part: A[part, :] @ B, row_slices(A.shape[0], _BAND))))

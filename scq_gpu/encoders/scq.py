@@ -17,12 +17,14 @@ from scq_gpu.encoders.base import LinearEncoder, snapshot
 from scq_gpu.rows.basis import Basis, Moments, compute_basis
 from scq_gpu.rows.inputs import InputRows
 from scq_gpu.rows.passes import SignStatistics, TrainingRows
-from scq_gpu.training import joint, orthogonal, orthonormal
+from scq_gpu.training import joint, orthogonal, orthonormal, partial
 from scq_gpu.training.defaults import AIMS, STARTS, Recipe, make_recipe
 from scq_gpu.training.loop import Run, VStep, train
 from scq_gpu.training.starts import draw_starts
 
 SOLVERS = ("joint", "columnwise")
+_PARTIAL_PASSES, _PARTIAL_TOL = 48, 0.008  # over parts of the rows, until four of them lower the loss by less than this
+_LAST_PASSES = 3  # over all rows, after those over parts
 
 
 class _SCQ(LinearEncoder):
@@ -81,11 +83,16 @@ class _SCQ(LinearEncoder):
         with linalg_errors(xp):
             basis = self._basis(rows, moments, recipe)
             projected = rows.project(basis)
+            step = self._v_step(recipe.ridge, xp)
+            V = self._starts(basis, rows, projected, recipe)
+            if recipe.in_parts and (parts := partial.cut(projected, basis.lam, xp=xp)):
+                V = self._learn_from_parts(parts, basis.lam, V, step, recipe.ridge, xp)
+                recipe = recipe._replace(max_iter=_LAST_PASSES, fixed=True)
             runs = train(
                 projected,
                 basis.lam,
-                self._starts(basis, rows, projected, recipe),
-                step=self._v_step(recipe.ridge, xp),
+                V,
+                step=step,
                 ridge=recipe.ridge,
                 tol=0.0 if recipe.fixed else self.tol,
                 iterations=self._progress(range(1, recipe.max_iter + 1), rows.shape[0]),
@@ -101,6 +108,13 @@ class _SCQ(LinearEncoder):
                 f"tol={self.tol:g} (last relative fall {_last_fall(run.losses):.1e}); raise max_iter or tol",
                 ConvergenceWarning,
             )
+
+    def _learn_from_parts(
+        self, parts: list[partial.Part], lam: Array, V: Array, step: VStep, ridge: float, xp: ModuleType
+    ) -> Array:
+        """V after passes over parts of the rows, until the loss falls slowly."""
+        passes = self._progress(range(_PARTIAL_PASSES), None, "parts of the rows")
+        return partial.learn(parts, lam, V, step=step, ridge=ridge, passes=passes, tol=_PARTIAL_TOL, xp=xp)
 
     def _recipe(self) -> Recipe:
         """What the parameters, "auto" among them, come to."""

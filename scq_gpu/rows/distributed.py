@@ -154,6 +154,10 @@ class _ProjectedChunks:
         """The rows of these ascending numbers, brought here."""
         return _projected([_compute(_over(_chunk_sample, self._parts, self._firsts, numbers), np.concatenate)])
 
+    def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
+        """None: parts of the rows are not brought here."""
+        return []
+
 
 class _Unprojected(NamedTuple):
     """A chunk that is projected anew in each pass."""

@@ -29,7 +29,7 @@ from scq_gpu._core.arrays import (
 from scq_gpu._core.bits import code_bytes, signs
 from scq_gpu._core.devices import CudaDevice, block_bytes, cuda_device_of, to_device
 from scq_gpu._core.host_memory import available_bytes, worth_keeping
-from scq_gpu._core.threads import ordered_map
+from scq_gpu._core.threads import ordered_map, product
 from scq_gpu._core.validate import check_linear_map, check_out, nonfinite_error, projected_memory_error
 from scq_gpu.kernels.fused import elementwise
 from scq_gpu.rows.basis import Basis, Moments
@@ -57,6 +57,9 @@ class TrainingRows(Protocol):
 
     def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
         """The rows of these ascending numbers, kept in memory where the work is."""
+
+    def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
+        """The rows in that many parts, every ``count``-th row in each; none where that would take a copy of them."""
 
 
 class SignStatistics(NamedTuple):
@@ -393,6 +396,13 @@ class ProjectedRows:
             return self
         return self._with(_take(self._blocks(), numbers, xp=self._xp), len(numbers), self.kept[0].shape[1])
 
+    def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
+        """The rows in that many parts, every ``count``-th row in each, which are views; none if they are on a GPU."""
+        if not isinstance(self.kept[0], np.ndarray) or self.gpu is not None:
+            return []
+        views = ([Y[first::count, :] for Y in self.kept] for first in range(count))
+        return [ProjectedRows(part, sum_dtype=self._sum_dtype, xp=self._xp) for part in views]
+
     def project(self, axes: Array) -> ProjectedRows:
         """The rows projected on axes (D, K), kept in memory where the work is."""
         axes = self._xp.astype(axes, self.kept[0].dtype)
@@ -429,7 +439,7 @@ class UnprojectedRows:
     def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
         """One sign pass at V (R, D, L), as over projected rows."""
         rows, xp = self._rows, self._rows.xp
-        wide = self._P @ side_by_side(V, xp=xp)
+        wide = product(self._P, side_by_side(V, xp=xp))
         W, constant = (xp.astype(x, rows.dtype) for x in (wide, self._offset @ wide))
         take = _residuals_or_signs(slope, dtype=rows.dtype, xp=xp)
         sums = _Sums(dtype=rows.sum_dtype, xp=xp)
@@ -439,7 +449,7 @@ class UnprojectedRows:
             return sums.of_block(X, take(X @ W, constant))
 
         sums.add(rows._map(sign, rows.blocks()))
-        sums.M = xp.matrix_transpose(self._P) @ (sums.M + self._offset[:, None] * sums.B)
+        sums.M = product(xp.matrix_transpose(self._P), sums.M + self._offset[:, None] * sums.B)
         return sums.means(self.n, R=V.shape[0])
 
     def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
@@ -456,6 +466,13 @@ class UnprojectedRows:
             X[filled : filled + part.shape[0], :] = part
             filled += part.shape[0]
         return UnprojectedRows(Rows(X), self._basis)
+
+    def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
+        """The rows in that many parts, every ``count``-th row in each, which are views; none unless X is NumPy's."""
+        X = self._rows.X
+        if not isinstance(X, np.ndarray) or not self._rows.in_place:
+            return []
+        return [UnprojectedRows(Rows(X[first::count, :]), self._basis) for first in range(count)]
 
     def project(self, axes: Array) -> ProjectedRows:
         """The rows projected on axes (D, K), kept in memory where the work is."""

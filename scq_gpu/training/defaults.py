@@ -32,6 +32,8 @@ class Recipe(NamedTuple):
     max_iter: int
     fixed: bool
     """Whether exactly ``max_iter`` iterations are run, whatever the loss does."""
+    in_parts: bool
+    """Whether a fit of many rows may learn from parts of them, and end with few passes over all."""
 
 
 def make_recipe(
@@ -64,6 +66,7 @@ def make_recipe(
         start=choose_start(init, solver=solver, preserve=preserve, n_bits=n_bits),
         max_iter=chosen["max_iter"],
         fixed=tol == 0 or (neighbors and max_iter == "auto"),
+        in_parts=not columnwise and not neighbors and max_iter == "auto" and tol > 0,
     )
 
 

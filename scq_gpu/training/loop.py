@@ -87,10 +87,10 @@ def train(
     floor = float(np.finfo(np.float32).eps) * V.shape[-1]  # a loss of 0 is as good as it gets
     active, memory, V_previous = list(range(len(runs))), None, V
     for iteration in iterations:
-        M = rows.statistics(_ahead(V, V_previous, xp=xp) if step.descends else V).M  # M = X'B / n
+        M = rows.statistics(look_ahead(V, V_previous, xp=xp) if step.descends else V).M  # M = X'B / n
         if scale is not None:
             M = M * scale[:, None, None]
-        values, V_new, memory = _solve(lam, M, V, memory, step=step, ridge=ridge, xp=xp)
+        values, V_new, memory = solve(lam, M, V, memory, step=step, ridge=ridge, xp=xp)
         taken = [
             runs[index].offer(V_new[r, ...], value, tol=tol, floor=floor, descends=step.descends)
             for r, (index, value) in enumerate(zip(active, values, strict=True))
@@ -125,7 +125,8 @@ _LOSS = total(lambda lam, m, v: (lam * v - 2 * m) * v, "(a * c - 2 * b) * c")
 
 
 @elementwise
-def _ahead(V: Array, V_previous: Array, *, xp: ModuleType) -> Array:
+def look_ahead(V: Array, V_previous: Array, *, xp: ModuleType) -> Array:
+    """Where V is heading."""
     return 2 * V - V_previous
 
 
@@ -136,7 +137,7 @@ def _taken(V: Array, V_new: Array, taken: list[bool], *, xp: ModuleType) -> Arra
     return xp.where(from_host(np.asarray(taken)[:, None, None], xp=xp, device=device_of(V)), V_new, V)
 
 
-def _solve(
+def solve(
     lam: Array, M: Array, V: Array, memory: Any, *, step: VStep, ridge: float, xp: ModuleType
 ) -> tuple[list[float], Array, Any]:
     """A V step and its losses on the host: the iteration's one look at the device, unless the step must be retried."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, to_host
 from scq_gpu.rows.basis import Basis
-from scq_gpu.rows.passes import ProjectedRows, SignStatistics, TrainingRows, UnprojectedRows
+from scq_gpu.rows.passes import ProjectedRows, TrainingRows, UnprojectedRows
+from scq_gpu.training import partial
 from scq_gpu.training.defaults import SHORT, auto_ridge
 from scq_gpu.training.joint import orthogonal_step
 from scq_gpu.training.linalg import generator, orthonormalize, polar
@@ -19,12 +20,11 @@ from scq_gpu.training.loop import train
 from scq_gpu.training.rotation import rotation_step
 
 START_ROWS = 50_000  # most rows that axes are rotated on
-LEARN_ROWS = 25_000  # and that other codes are learned from, which takes wider passes
+LEARN_ROWS = 25_000  # and that other codes are learned from, where rows cannot be had in parts
 _ROTATIONS = 25  # passes of ITQ, each with signs taken ahead of the rotation
 _WHITENING = 0.25  # power of the variance by which random starts prefer axes of little variance
 _LONGER, _LONGEST = 4, 128  # a longer code has four times the bits, but no more than 128
 _PASSES, _PASSES_JOINED = 14, 10  # codes to start from need not converge: they only point the way
-_SLOPE = 0.9  # of signs against projections of unit variance: sqrt(2 / pi) for a normal distribution, 1 for two points
 _MARGIN = 1.02  # d / lambda_max(H'H) where codes are joined,
 _NOISE = 1e-3  # and what is added to the entries of their columns
 
@@ -137,22 +137,22 @@ class _Draws:
         variance; few bits from a random start find some of those and miss others, depending on chance.
         """
         xp, lam = self.xp, self.basis.lam
-        sample = self.sample(LEARN_ROWS)
+        parts = self.parts()
         V = self.random(1, longer_bits(n_bits, lam.shape[0]))
-        V = self.learn(sample, V, progress(range(_PASSES)))[0, ...]
+        V = self.learn(parts, V, progress(range(_PASSES)))[0, ...]
         _, E = xp.linalg.eigh(xp.matrix_transpose(V) @ (lam[:, None] * V))
         axes = (V @ xp.flip(E, axis=1))[:, :n_bits]
-        return self.rotated(polar(axes, xp=xp), sample, n_init)
+        return self.rotated(polar(axes, xp=xp), parts[0].rows, n_init)
 
     def from_shorter(self, n_bits: int, n_init: int, progress: Progress) -> Array:
         """Codes that begin apart and are joined in pairs until each start has one left, learning in between."""
-        sample = self.sample(LEARN_ROWS)
+        parts = self.parts()
         count, K = shorter_codes(n_bits)
         joins = count.bit_length() - 1
         passes = iter(progress(range(_PASSES + (joins - 1) * _PASSES_JOINED)))
-        codes = self.learn(sample, self.random(n_init * count, K), islice(passes, _PASSES))
+        codes = self.learn(parts, self.random(n_init * count, K), islice(passes, _PASSES))
         for _ in range(joins - 1):
-            codes = self.learn(sample, self.join(codes), islice(passes, _PASSES_JOINED))
+            codes = self.learn(parts, self.join(codes), islice(passes, _PASSES_JOINED))
         next(passes, None)  # a progress bar counts the last pass when it is asked for another
         return self.join(codes, n_bits)
 
@@ -185,37 +185,21 @@ class _Draws:
         numbers = np.arange(n) if n <= most else np.sort(self.rng.choice(n, most, replace=False))
         return self.rows.sample(numbers)
 
-    def learn(self, rows: ProjectedRows | UnprojectedRows, V: Array, passes: Iterable[int]) -> Array:
+    def parts(self) -> list[partial.Part]:
+        """Parts of the rows to learn from in turn; or all rows, or one sample of them."""
+        lam, xp = self.basis.lam, self.xp
+        return partial.cut(self.rows, lam, xp=xp) or [partial.Part(self.sample(LEARN_ROWS), lam, xp=xp)]
+
+    def learn(self, parts: list[partial.Part], V: Array, passes: Iterable[int]) -> Array:
         """Codes (G, D, K) that OgE learns from V, each by itself."""
         lam, K = self.basis.lam, V.shape[-1]
         square = K / float(to_host(self.xp.sum(lam[:K])))  # of the factor from the rows' scale to that for K bits
         ridge = auto_ridge(K, "classes") / square
         step = orthogonal_step(ridge, xp=self.xp)
-        seen = rows if rows.n == self.rows.n else _Sample(rows, lam, xp=self.xp)
-        runs = train(seen, lam, V * square**0.5, step=step, ridge=ridge, tol=0, iterations=passes, xp=self.xp)
+        V = V * square**0.5
+        if len(parts) > 1:
+            return partial.learn(parts, lam, V, step=step, ridge=ridge, passes=passes, xp=self.xp)
+        (part,) = parts
+        seen = part.rows if part.n == self.rows.n else part
+        runs = train(seen, lam, V, step=step, ridge=ridge, tol=0, iterations=passes, xp=self.xp)
         return self.xp.stack([run.V for run in runs])
-
-
-class _Sample:
-    """Sign passes over a sample that stand for those over all rows, whose variances ``lam`` are known.
-
-    Along axes of little variance ``M = X'B / n`` of a sample is mostly chance. But ``B = c XV + (B - c XV)``, and
-    ``X'XV / n = lam V`` of all rows is known; only what is left of the signs has to be estimated. That is small where
-    projections are near their signs; ``c = 0.9 / sqrt(v' diag(lam) v)`` is close to the best for bell-shaped and for
-    two-humped projections alike, and leaves 0.01 to 0.37 of the variance.
-    """
-
-    def __init__(self, rows: ProjectedRows | UnprojectedRows, lam: Array, *, xp: ModuleType) -> None:
-        self._rows, self._lam, self._xp = rows, lam[:, None], xp
-        self.n = rows.n
-
-    def statistics(self, V: Array) -> SignStatistics:
-        """One sign pass at V (R, D, L), for every problem of the batch."""
-        square = self._xp.sum(self._lam * V * V, axis=-2)
-        slope = _SLOPE / self._xp.sqrt(self._xp.where(square > 0, square, 1.0))
-        found = self._rows.statistics(V, slope=slope)
-        return SignStatistics(found.M + slope[:, None, :] * self._lam * V, found.balance)
-
-    def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
-        """Some of these rows."""
-        return self._rows.sample(numbers)

@@ -1,13 +1,16 @@
-"""Codes to start from that are learned from a sample of the rows."""
+"""Codes that are learned from parts of the rows, or from a sample of them."""
+
+import warnings
 
 import array_api_compat.numpy as XP
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import scq_gpu as scq
 from scq_gpu.rows.basis import compute_basis
 from scq_gpu.rows.passes import Rows, UnprojectedRows
-from scq_gpu.training import starts
+from scq_gpu.training import partial, starts
 
 N, D, L = 12_000, 40, 6
 
@@ -36,7 +39,7 @@ def centered_signs(rows, basis, V):
 def test_of_all_rows_nothing_changes(problem, kept):
     rows, basis, V = problem
     training = rows.project(basis) if kept else UnprojectedRows(rows, basis)
-    M = starts._Sample(training, basis.lam, xp=XP).statistics(V).M
+    M = partial.Part(training, basis.lam, xp=XP).statistics(V).M
     np.testing.assert_allclose(M, centered_signs(rows, basis, V), atol=2e-5)
 
 
@@ -47,7 +50,7 @@ def test_a_sample_stands_for_more_rows_than_it_has(problem):
     square = {"plain": 0.0, "corrected": 0.0}
     for _ in range(20):
         sample = training.sample(np.sort(rng.choice(N, 1_000, replace=False)))
-        for name, seen in (("plain", sample), ("corrected", starts._Sample(sample, basis.lam, xp=XP))):
+        for name, seen in (("plain", sample), ("corrected", partial.Part(sample, basis.lam, xp=XP))):
             square[name] += float(np.sum((seen.statistics(V).M - truth) ** 2))
     assert square["corrected"] < 0.5 * square["plain"]
 
@@ -56,24 +59,88 @@ def test_a_column_without_variance_is_harmless():
     X = np.random.default_rng(0).standard_normal((500, 4)).astype(np.float32)
     rows = Rows(X)
     basis = compute_basis(rows.moments(), n_bits=2, n_components=4, eps=1.2e-7, xp=XP)
-    found = starts._Sample(rows.project(basis), basis.lam, xp=XP).statistics(np.zeros((1, 4, 2)))
+    found = partial.Part(rows.project(basis), basis.lam, xp=XP).statistics(np.zeros((1, 4, 2)))
     assert np.isfinite(found.M).all()
 
 
-@pytest.mark.parametrize("n_bits", [8, 80])
-def test_fits_of_many_rows_learn_their_start_from_a_sample(monkeypatch, n_bits):
-    seen = []
-    monkeypatch.setattr(starts, "LEARN_ROWS", 600)
-    monkeypatch.setattr(starts._Sample, "statistics", _recording(starts._Sample.statistics, seen))
-    rng = np.random.default_rng(0)
-    X = (rng.choice([-2, 2], size=(1_500, 100)) + rng.standard_normal((1_500, 100))).astype(np.float32)
-    scq.OgE(n_bits, preserve="classes", max_iter=3, tol=0, random_state=0).fit(X)
-    assert set(seen) == {600}
+def bunches(n, seed=0):
+    """Rows in bunches along every axis, sorted by the first: neighboring rows are alike."""
+    rng = np.random.default_rng(seed)
+    X = (rng.choice([-2, 2], size=(n, 100)) + rng.standard_normal((n, 100))).astype(np.float32)
+    return X[np.argsort(X[:, 0])]
 
 
-def _recording(statistics, seen):
+@pytest.fixture
+def seen(monkeypatch):
+    """How many rows each pass over a part went through, and which."""
+    calls, statistics = [], partial.Part.statistics
+
     def record(self, V):
-        seen.append(self.n)
+        calls.append((self.n, id(self)))
         return statistics(self, V)
 
-    return record
+    monkeypatch.setattr(partial.Part, "statistics", record)
+    return calls
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(partial, "_SMALL_PART", 500)
+    monkeypatch.setattr(partial, "_LARGE_PART", 1_000)
+
+
+@pytest.mark.parametrize("n_bits", [8, 80])
+def test_rows_of_files_that_are_not_kept_give_a_start_one_sample(monkeypatch, tmp_path, seen, n_bits):
+    monkeypatch.setattr(starts, "LEARN_ROWS", 600)
+    monkeypatch.setattr("scq_gpu.rows.passes.worth_keeping", lambda n_bytes: False)
+    np.save(tmp_path / "x.npy", bunches(1_500))
+    rows = scq.io.open_rows(tmp_path / "x.npy")
+    scq.OgE(n_bits, preserve="classes", max_iter=3, tol=0, random_state=0).fit(rows)
+    assert {n for n, _ in seen} == {600}
+
+
+@pytest.mark.parametrize("n_bits", [8, 80])
+def test_fits_of_many_rows_go_through_parts_in_turn(seen, small_parts, n_bits):
+    encoder = scq.OgE(n_bits, preserve="classes", random_state=0).fit(bunches(2_001))
+    assert {n for n, _ in seen} == {500, 501}
+    order = [number for _, number in seen]
+    assert all(a != b for a, b in zip(order, order[1:], strict=False))
+    assert encoder.n_iter_ == 3
+    assert encoder.converged_
+
+
+def test_few_rows_are_all_gone_through_in_every_pass(seen):
+    encoder = scq.OgE(8, preserve="classes", random_state=0).fit(bunches(2_001))
+    assert not seen
+    assert encoder.n_iter_ > 3
+
+
+@pytest.mark.parametrize("parameters", [{"max_iter": 5}, {"tol": 0, "max_iter": 4}])
+def test_who_asks_for_passes_gets_them_over_all_rows(small_parts, parameters):
+    encoder = scq.OgE(8, preserve="classes", random_state=0, **parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert encoder.fit(bunches(2_000)).n_iter_ == parameters["max_iter"]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["projected", "unprojected"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_parts_are_all_rows_and_each_is_spread_over_them(problem, kept, count):
+    rows, basis, V = problem
+    training = rows.project(basis) if kept else UnprojectedRows(rows, basis)
+    parts = training.parts(count)
+    assert [part.n for part in parts] == [len(range(first, N, count)) for first in range(count)]
+    M = sum(part.n * part.statistics(V).M for part in parts) / N
+    np.testing.assert_allclose(M, training.statistics(V).M, atol=1e-6)
+    for first, part in enumerate(parts):
+        of_part = Rows(rows.X[first::count]).project(basis) if kept else UnprojectedRows(Rows(rows.X[first::count]), basis)
+        np.testing.assert_allclose(part.statistics(V).M, of_part.statistics(V).M, atol=1e-6)
+
+
+@pytest.mark.parametrize("encoder", [scq.OgE, scq.OnE])
+def test_parts_end_where_all_rows_do(small_parts, encoder):
+    """The loss over all rows after passes over parts, beside that of a fit that goes through all of them until it settles."""
+    X = bunches(4_000)
+    quick, patient = (encoder(16, preserve="classes", max_iter=m, random_state=0).fit(X) for m in ("auto", 100))
+    assert quick.n_iter_ == 3 < patient.n_iter_
+    assert quick.loss_curve_[-1] < 1.15 * patient.loss_curve_[-1]
