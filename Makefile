@@ -30,8 +30,14 @@ $(VENV)/.extra-%: $(VENV)/.base pyproject.toml
 demo: $(VENV)/.extra-plots $(VENV)/.extra-cli  ## Fit on real data, print a table, save a picture
 	$(BIN)/scq-gpu demo
 
+# Matrices of tests are small: threads of BLAS would wait for one another, so each of two processes has one. A test file
+# stays in one process, for what its tests share. Files come in their order, the quick ones last: both end together.
+WORKERS ?= 2
+TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+ALL_TESTS := -m pytest -m "not cuda_toolchain" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.extra-test  ## All tests and doctests that need no NVIDIA wheels
-	$(BIN)/python -m pytest -m "not cuda_toolchain"
+	$(TEST_ENV) $(BIN)/python $(ALL_TESTS)
 
 SCALE ?= 1
 campaign: $(VENV)/.extra-test  ## Fuzzed files, kills, threads, interrupts, soak: docs/reliability.md; SCALE=0.1 for less
@@ -44,8 +50,7 @@ $(MINIMUM)/.ready: pyproject.toml tests/minimum.txt
 	touch $@
 
 test-minimum: $(MINIMUM)/.ready  ## The tests with the oldest versions that pyproject.toml allows
-	NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python -m pytest \
-		-m "not cuda_toolchain" -W ignore::DeprecationWarning
+	$(TEST_ENV) NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python $(ALL_TESTS) -W ignore::DeprecationWarning
 
 test-cuda: $(VENV)/.extra-test $(VENV)/.extra-cuda-toolchain  ## Compile every CUDA kernel, check its budgets
 	$(BIN)/python -m pytest -m cuda_toolchain
@@ -60,8 +65,7 @@ $(CUPY)/.ready: $(CUPY)/.extra-test $(filter-out %/counts.py, $(wildcard tests/c
 	$(PYTHON) tests/cupy_on_cpu/build.py $(CUPY)
 	touch $@
 
-# small matrices: OpenBLAS's threads would wait for one another
-GPU_TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(CUPY)/bin/python -m pytest -q -m gpu
+GPU_TESTS := $(TEST_ENV) $(CUPY)/bin/python -m pytest -q -m gpu
 
 test-cupy: $(CUPY)/.ready  ## The GPU tests through CuPy itself, on a stand-in for CUDA; needs g++, no GPU
 	$(GPU_TESTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import importlib.util
 import os
@@ -19,6 +21,12 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")  # lets scikit-learn's array-API c
 
 DATA = Path(__file__).parent / "data"
 collect_ignore_glob = ["cupy_on_cpu/*"]  # scripts for an environment of their own (make test-cupy)
+
+# Freed arrays stay with this process for the next ones: to get pages from the kernel anew is much of a test's time. Not
+# with those that tests start, which may measure their memory.
+with contextlib.suppress(OSError, AttributeError, TypeError):  # glibc alone has it
+    for _threshold in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+        ctypes.CDLL(None).mallopt(_threshold, 1 << 30)
 
 settings.register_profile("scq", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("scq")

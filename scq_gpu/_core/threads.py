@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -38,18 +39,29 @@ class _Held:
         self.threads = 1
         self.limit: Any = None
         self._pool: ThreadPoolExecutor | None = None
+        self.modules = 0
+        self.libraries: Any = None
 
     def pool(self) -> ThreadPoolExecutor:
-        """The threads that blocks go to, until BLAS has its own back: passes are many, and starting threads takes time."""
+        """The threads that blocks go to, until BLAS has its own back: to start them for each pass would take time."""
         with self.lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="scq-block")
             return self._pool
 
+    def find(self) -> Any:
+        """The BLAS libraries of this process. To look for them takes longer than to encode a row, and they come with
+        imports: they are looked for again when there are other modules than the last time.
+        """
+        modules = len(sys.modules)  # before looking: one that is being imported counts when its library is loaded
+        if modules != self.modules:
+            self.libraries, self.modules = ThreadpoolController().select(user_api="blas"), modules
+        return self.libraries
+
     def enter(self) -> None:
         with self.lock:
             if not self.holders:
-                found = ThreadpoolController().select(user_api="blas")
+                found = self.find()
                 self.threads = max((library.num_threads for library in found.lib_controllers), default=1)
                 self.limit = found.limit(limits=1)
             self.holders += 1

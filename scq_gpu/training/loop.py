@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, to_host
 from scq_gpu._core.devices import unchecked_linalg
 from scq_gpu.kernels.fused import elementwise, total
-from scq_gpu.rows.passes import TrainingRows
+from scq_gpu.rows.passes import SignStatistics
 
 _CALM = 2  # small falls of the loss in a row that end a joint fit
 
@@ -62,8 +62,15 @@ class Run:
         return taken
 
 
+class Passes(Protocol):
+    """What training asks of rows, or of those that stand for them."""
+
+    def statistics(self, V: Array) -> SignStatistics:
+        """One sign pass at V (R, D, L), for every problem of the batch."""
+
+
 def train(
-    rows: TrainingRows,
+    rows: Passes,
     lam: Array,
     V: Array,
     *,

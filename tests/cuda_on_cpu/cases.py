@@ -1,11 +1,14 @@
 """Runs of the kernels that fail on any wrong result; the sanitizers, the mutants and the tests share them.
 
-``python -m cuda_on_cpu.cases MODE CASE [MUTANT]`` runs one in a process of its own.
+``python -m cuda_on_cpu.cases MODE CASE`` runs one, or "all", in a process of its own; ``MODE mutants FOLDER`` runs each
+mutant of a mode, and leaves its exit status and what it said in files of the folder.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -179,8 +182,32 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "far-codes": far_codes_case,
 }
 
+
+def run_mutants(mode: str, folder: Path) -> None:
+    """Each in a child of this process, which has imported all: under a sanitizer that takes longer than a case."""
+    for number, mutant in enumerate(MUTANTS.values()):
+        if mutant.mode != mode:
+            continue
+        said = folder / f"{number}.stderr"
+        child = os.fork()
+        if not child:
+            os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY), 2)
+            try:
+                CASES[mutant.case](SimulatedDevice(mode=mode, change=mutant.apply))
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said.with_suffix(".status").write_text(str(status))
+
+
 if __name__ == "__main__":
     mode, name, *rest = sys.argv[1:]
-    device = SimulatedDevice(mode=mode, change=MUTANTS[rest[0]].apply if rest else None)
-    for case in CASES if name == "all" else [name]:
-        CASES[case](device)
+    if name == "mutants":
+        run_mutants(mode, Path(*rest))
+    else:
+        device = SimulatedDevice(mode=mode)
+        for case in CASES if name == "all" else [name]:
+            CASES[case](device)

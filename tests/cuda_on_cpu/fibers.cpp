@@ -12,10 +12,9 @@
 #include <memory>
 #include <vector>
 
-#include <ucontext.h>
-
 #ifdef SIM_ASAN
 extern "C" {
+void __asan_unpoison_memory_region(const volatile void* address, size_t size);
 void __sanitizer_start_switch_fiber(void** save, const void* bottom, size_t size);
 void __sanitizer_finish_switch_fiber(void* save, const void** bottom, size_t* size);
 }
@@ -40,6 +39,54 @@ void __tsan_release(void*);
 struct uint3 { unsigned x, y, z; };
 enum SimBarrier { SIM_BLOCK = 1, SIM_WARP = 2 };
 
+// Another stack, and what a call must preserve; swapcontext would ask the kernel for the signal mask, twice a switch,
+// which takes longer than what a thread does between two barriers.
+#ifdef __x86_64__
+using Context = void*;  // the top of a stack that is not running: six registers, and where to go on
+extern "C" void sim_switch(Context* from, const Context* to);
+asm(R"(
+    .text
+    .hidden sim_switch
+    .globl sim_switch
+    .type sim_switch, @function
+sim_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq (%rsi), %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size sim_switch, .-sim_switch
+)");
+void sim_prepare(Context* context, char* stack, size_t size, void (*start)()) {
+    void** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(stack) + size) & ~uintptr_t(15));
+    *--top = nullptr;  // start returns nowhere; the stack is aligned as after a call
+    *--top = reinterpret_cast<void*>(start);
+    for (int i = 0; i < 6; ++i) *--top = nullptr;
+    *context = top;
+}
+#else
+#include <ucontext.h>
+using Context = ucontext_t;
+void sim_switch(Context* from, const Context* to) { swapcontext(from, to); }
+void sim_prepare(Context* context, char* stack, size_t size, void (*start)()) {
+    getcontext(context);
+    context->uc_stack.ss_sp = stack;
+    context->uc_stack.ss_size = size;
+    context->uc_link = nullptr;
+    makecontext(context, start, 0);
+}
+#endif
+
 namespace {
 constexpr size_t STACK = 128 << 10, CANARY = 64;
 constexpr unsigned MAX_COPIES = 256;
@@ -48,7 +95,7 @@ constexpr unsigned NO_ORDER = 1;  // __tsan_switch_to_fiber: the switch itself o
 struct Copy { void* to; const void* from; unsigned group; };
 enum State { READY, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
 struct Thread {
-    ucontext_t context;
+    Context context;
     std::unique_ptr<char[]> stacks{new char[2 * STACK]};
     uint3 index;
     unsigned linear;
@@ -65,7 +112,7 @@ struct Thread {
 
 std::vector<Thread> threads;
 Thread* running;
-ucontext_t scheduler;
+Context scheduler;
 uint3 block_index;
 unsigned parity;                     // which of the two sets of stacks and fibers this block uses
 char* shared;
@@ -94,19 +141,21 @@ void fail(const char* what, int line, int other) {
         snprintf(error, sizeof error, "%s (block %u, source lines %d and %d)", what, block_index.x, line, other);
 }
 
+char* stack_of(const Thread& thread) { return thread.stacks.get() + parity * STACK; }
+
 void leave([[maybe_unused]] bool for_ever) {
     Thread* me = running;
     ASAN(__sanitizer_start_switch_fiber(for_ever ? nullptr : &me->asan_stack, scheduler_bottom, scheduler_size));
     TSAN(__tsan_switch_to_fiber(scheduler_tsan, NO_ORDER));
-    swapcontext(&me->context, &scheduler);
+    sim_switch(&me->context, &scheduler);
     ASAN(__sanitizer_finish_switch_fiber(me->asan_stack, nullptr, nullptr));
 }
 void enter(Thread& thread) {
     running = &thread;
-    ASAN(__sanitizer_start_switch_fiber(&scheduler_asan, thread.context.uc_stack.ss_sp, STACK));
+    ASAN(__sanitizer_start_switch_fiber(&scheduler_asan, stack_of(thread), STACK));
     TSAN(if (!thread.tsan_fiber[parity]) thread.tsan_fiber[parity] = __tsan_create_fiber(0));
     TSAN(__tsan_switch_to_fiber(thread.tsan_fiber[parity], NO_ORDER));
-    swapcontext(&scheduler, &thread.context);
+    sim_switch(&scheduler, &thread.context);
     ASAN(__sanitizer_finish_switch_fiber(scheduler_asan, nullptr, nullptr));
 }
 void fiber_main() {
@@ -122,11 +171,8 @@ void prepare(Thread& thread) {
     thread.state = READY;
     thread.generation[SIM_BLOCK] = thread.generation[SIM_WARP] = 0;
     thread.first_copy = thread.last_copy = thread.committed = 0;
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stacks.get() + parity * STACK;
-    thread.context.uc_stack.ss_size = STACK;
-    thread.context.uc_link = &scheduler;
-    makecontext(&thread.context, fiber_main, 0);
+    ASAN(__asan_unpoison_memory_region(stack_of(thread), STACK));  // frames of a thread that left for ever
+    sim_prepare(&thread.context, stack_of(thread), STACK, fiber_main);
 }
 
 // Lets threads [first, last) go on if all of them wait at the same barrier; reports what a GPU would hang on.

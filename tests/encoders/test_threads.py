@@ -1,5 +1,6 @@
 """The same codes whatever the number of threads, and BLAS left as it was found."""
 
+import sys
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import scq_gpu as scq
+from scq_gpu._core import threads
 from scq_gpu._core.threads import blas_in_one_thread, ordered_map
 
 ENCODERS = {
@@ -45,8 +47,8 @@ def test_codes_do_not_depend_on_the_number_of_threads(name, X):
     from sklearn.base import clone
 
     fits = []
-    for threads in (1, 2, 4):
-        with threadpool_limits(threads, user_api="blas"):
+    for count in (1, 2, 4):
+        with threadpool_limits(count, user_api="blas"):
             encoder = clone(ENCODERS[name]).fit(X)
             fits.append((encoder.encode(X), encoder.transform(X[:500])))
     for codes, signs in fits[1:]:
@@ -57,9 +59,9 @@ def test_codes_do_not_depend_on_the_number_of_threads(name, X):
 def test_files_and_memory_maps_give_the_same_codes_on_any_number_of_threads(tmp_path, X):
     np.save(tmp_path / "x.npy", X)
     fits = []
-    for threads in (1, 2):
+    for count in (1, 2):
         for rows in (X, np.load(tmp_path / "x.npy", mmap_mode="r"), scq.io.open_rows(tmp_path / "x.npy")):
-            with threadpool_limits(threads, user_api="blas"):
+            with threadpool_limits(count, user_api="blas"):
                 fits.append(scq.OgE(16, random_state=0).fit(rows).encode(X))
     for codes in fits[1:]:
         np.testing.assert_array_equal(codes, fits[0])
@@ -77,6 +79,30 @@ def test_blas_has_its_threads_back_also_after_fits_side_by_side_and_errors(X):
         with pytest.raises(ValueError, match="NaN or inf"):
             scq.OgE(8).fit(np.full((50, 4), np.nan))
         assert blas_threads() == before
+
+
+def test_blas_is_looked_for_once_per_import(monkeypatch):
+    """Which takes longer than to encode a row; a module that was imported since may have brought another library."""
+    looks, look = [], threads.ThreadpoolController
+
+    def counted():
+        looks.append(len(sys.modules))
+        return look()
+
+    monkeypatch.setattr(threads, "ThreadpoolController", counted)
+    encoder, rows = scq.LSH(8, random_state=0).fit(np.eye(20)), np.eye(20)
+    encoder.encode(rows)
+    del looks[:]
+    for row in rows:
+        encoder.encode(row[None])
+    assert looks == []
+    monkeypatch.setitem(sys.modules, "a_module_imported_since", threads)
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with blas_in_one_thread(np):
+            assert set(blas_threads()) == {1}
+        assert blas_threads() == before
+    assert len(looks) == 1
 
 
 def test_results_come_in_order_from_several_threads():

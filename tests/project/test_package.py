@@ -1,6 +1,7 @@
 """What importing costs, what is exported, and that every public name is documented by example."""
 
 import inspect
+import json
 import subprocess
 import sys
 import tomllib
@@ -129,17 +130,45 @@ def test_public_names_stay():
     assert set(PUBLIC_NAMES) <= set(scq.__all__)
 
 
-@pytest.mark.parametrize("module", PUBLIC_MODULES)
-def test_public_modules_stay_importable_as_they_were(module):
-    """In a fresh process, since another test may have imported them: by attribute, and by an import statement."""
-    names = PUBLIC_MODULES[module]
-    code = f"""import scq_gpu, importlib
+FORGETFUL = """import json, sys, traceback
+
+def is_ours(name):
+    return name.partition(".")[0] == "scq_gpu"
+
+failures = {}
+for module, code in json.loads(sys.argv[1]).items():
+    for name in filter(is_ours, list(sys.modules)):
+        del sys.modules[name]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not is_ours(type(finder).__module__)]
+    try:
+        exec(code, {})
+    except BaseException:
+        failures[module] = traceback.format_exc()
+print(json.dumps(failures))"""
+
+
+@pytest.fixture(scope="module")
+def failed_imports():
+    """By module, in one process that keeps our dependencies and forgets all of the package before each."""
+    codes = {
+        module: f"""import sys
+assert not [name for name in sys.modules if name.startswith("scq_gpu")]
+import scq_gpu, importlib
 from scq_gpu.{module} import {", ".join(names)}
 assert importlib.import_module("scq_gpu.{module}") is scq_gpu.{module}
 import scq_gpu.{module} as again
 assert again is scq_gpu.{module} and again.{names[0]} is {names[0]}"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+        for module, names in {**PUBLIC_MODULES, "nonsense": ["nothing"]}.items()
+    }
+    command = [sys.executable, "-c", FORGETFUL, json.dumps(codes)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_public_modules_stay_importable_as_they_were(failed_imports, module):
+    """Where nothing of the package is loaded, as another test may have done: by attribute, and by an import."""
+    assert "No module named 'scq_gpu.nonsense'" in failed_imports["nonsense"]
+    assert module not in failed_imports, failed_imports[module]
 
 
 def test_names_that_never_were_are_no_attributes():

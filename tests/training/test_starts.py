@@ -1,5 +1,6 @@
 """Codes that are learned from parts of the rows, or from a sample of them."""
 
+import itertools
 import warnings
 
 import array_api_compat.numpy as XP
@@ -104,7 +105,7 @@ def test_fits_of_many_rows_go_through_parts_in_turn(seen, small_parts, n_bits):
     encoder = scq.OgE(n_bits, preserve="classes", random_state=0).fit(bunches(2_001))
     assert {n for n, _ in seen} == {500, 501}
     order = [number for _, number in seen]
-    assert all(a != b for a, b in zip(order, order[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(order))
     assert encoder.n_iter_ == 3
     assert encoder.converged_
 
@@ -133,13 +134,15 @@ def test_parts_are_all_rows_and_each_is_spread_over_them(problem, kept, count):
     M = sum(part.n * part.statistics(V).M for part in parts) / N
     np.testing.assert_allclose(M, training.statistics(V).M, atol=1e-6)
     for first, part in enumerate(parts):
-        of_part = Rows(rows.X[first::count]).project(basis) if kept else UnprojectedRows(Rows(rows.X[first::count]), basis)
+        of_part = (
+            Rows(rows.X[first::count]).project(basis) if kept else UnprojectedRows(Rows(rows.X[first::count]), basis)
+        )
         np.testing.assert_allclose(part.statistics(V).M, of_part.statistics(V).M, atol=1e-6)
 
 
 @pytest.mark.parametrize("encoder", [scq.OgE, scq.OnE])
 def test_parts_end_where_all_rows_do(small_parts, encoder):
-    """The loss over all rows after passes over parts, beside that of a fit that goes through all of them until it settles."""
+    """The loss over all rows after passes over parts, beside that of passes over all of them until it settles."""
     X = bunches(4_000)
     quick, patient = (encoder(16, preserve="classes", max_iter=m, random_state=0).fit(X) for m in ("auto", 100))
     assert quick.n_iter_ == 3 < patient.n_iter_
