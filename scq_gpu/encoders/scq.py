@@ -23,8 +23,8 @@ from scq_gpu.training.loop import Run, VStep, train
 from scq_gpu.training.starts import draw_starts
 
 SOLVERS = ("joint", "columnwise")
-_PARTIAL_PASSES, _PARTIAL_TOL = 48, 0.008  # over parts of the rows, until four of them lower the loss by less than this
-_LAST_PASSES = 3  # over all rows, after those over parts
+_PARTIAL_PASSES, _PARTIAL_TOL = 48, 0.006  # over parts of the rows, until four of them lower the loss by less than this
+_LAST_PASSES = 2  # over all rows, after those over parts
 
 
 class _SCQ(LinearEncoder):

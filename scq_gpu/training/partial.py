@@ -17,7 +17,7 @@ from scq_gpu._core.arrays import Array
 from scq_gpu.rows.passes import ProjectedRows, SignStatistics, TrainingRows, UnprojectedRows
 from scq_gpu.training.loop import VStep, look_ahead, solve
 
-_FEW_PARTS, _SMALL_PART, _LARGE_PART = 4, 12_500, 25_000  # rows; fewer in a part were unstable on text embeddings
+_FEW_PARTS, _SMALL_PART, _LARGE_PART = 4, 10_000, 25_000  # rows; parts of 14,000 were unstable on text
 _ROUND = 4  # passes whose mean loss is compared with that of as many before
 _SLOPE = 0.9  # of signs against projections of unit variance: sqrt(2 / pi) for a normal distribution, 1 for two points
 
@@ -42,7 +42,7 @@ class Part:
 
 
 def cut(rows: TrainingRows, lam: Array, *, xp: ModuleType) -> list[Part]:
-    """Parts of 12,500 rows and more, spread evenly over all rows; none where rows are too few, or not at hand."""
+    """Parts of 10,000 rows and more, spread evenly over all rows; none where rows are too few, or not at hand."""
     count = max(min(_FEW_PARTS, rows.n // _SMALL_PART), rows.n // _LARGE_PART)
     return [Part(part, lam, xp=xp) for part in rows.parts(count)] if count > 1 else []
 

@@ -330,4 +330,4 @@ def test_memory_of_a_fit_from_a_file_is_bounded(tmp_path):
     for read_again, kept in np.reshape(found, (2, 2, 2)) / 2**20:
         assert read_again[0] < 40 + 50_000 * 256 * 4 / 2**20  # blocks, and the sample that the start is learned from
         assert kept[0] > 0.8 * X.nbytes / 2**20  # the measure works: the copy, 88 MiB, is in it
-        assert max(read_again[1], kept[1]) < 64
+        assert max(read_again[1], kept[1]) < 72  # four blocks of 16 MiB: two ahead, one handed over, one encoded

@@ -68,7 +68,7 @@ def test_neighbors_are_the_default(Encoder):
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_columnwise_is_the_paper_whatever_is_to_be_preserved(Encoder, n_bits, preserve):
     recipe = Encoder(n_bits, solver="columnwise", preserve=preserve)._recipe()
-    assert recipe == (512, 0.02 if Encoder is scq.OgE else 0.0, None, 1.0, False, "random", 100, False)
+    assert recipe == (512, 0.02 if Encoder is scq.OgE else 0.0, None, 1.0, False, "random", 100, False, False)
 
 
 @pytest.mark.parametrize("preserve", ["neighbors", "classes"])
