@@ -34,8 +34,8 @@ CAVEAT = (
     "which also examines the others again; but the ridge rule and the weights of the random start were first settled "
     "in earlier trials scored on these EfficientNet test queries. The starts from a longer code and from shorter ones "
     "and momentum in the V step were chosen on held-out queries; that it takes seven steps rather than five, also "
-    "with a look at GIST, these splits and others. That starts learn from 25,000 rows, with a control variate, was "
-    "chosen on held-out queries in trials that are not kept; rows of OnE joint and of GIST are of starts from 50,000. "
+    "with a look at GIST, these splits and others. That fits learn from parts of the rows was chosen on held-out "
+    "queries (`benchmarks/parts_study.py`); rows of columnwise solvers are of starts learned from all rows. "
     "How shorter codes are joined was settled on held-out queries after a first version had been scored on these."
 )
 SOLVERS = ("joint", "columnwise", "paper")

@@ -117,4 +117,7 @@ def product(A: Array, B: Array) -> Array:
     """``A @ B`` for matrices, a large one of NumPy's in bands of rows over threads, the same on any number of them."""
     if not isinstance(A, np.ndarray) or A.shape[0] * A.shape[1] * B.shape[1] < _LARGE_PRODUCT:
         return A @ B
-    return np.concatenate(list(ordered_map(lambda part: A[part, :] @ B, row_slices(A.shape[0], _BAND))))
+    C = np.empty((A.shape[0], B.shape[1]), dtype=np.result_type(A, B))
+    for _ in ordered_map(lambda band: np.matmul(A[band, :], B, out=C[band, :]), row_slices(A.shape[0], _BAND)):
+        pass
+    return C

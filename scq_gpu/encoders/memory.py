@@ -128,10 +128,11 @@ def estimate_memory(
         return d * d * 8 + d * D * (8 + work) + matrices + block
 
     if preserve == "neighbors":  # rows on as many axes as bits are kept beside
-        sampled, start = START_ROWS, min(n, START_ROWS) * n_bits * work + passes(n_init * n_bits, kept=kept)
-    else:
-        sampled, start = LEARN_ROWS, passes(start_columns(n_bits, D, n_init), kept=kept)
-    copied = 0 if n <= sampled and (kept or kind == "array") else min(n, sampled)
+        copied = 0 if n <= START_ROWS and (kept or kind == "array") else min(n, START_ROWS)
+        start = min(n, START_ROWS) * n_bits * work + passes(n_init * n_bits, kept=kept)
+    else:  # parts of rows that are at hand are views
+        copied = 0 if kept or kind == "array" else min(n, LEARN_ROWS)
+        start = passes(start_columns(n_bits, D, n_init), kept=kept)
     parts = {
         "moments": _SCATTERS * d * d * 8 + buffers(rows.tall_rows),
         "basis": _FACTORS * d * d * 8,

@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of
+from scq_gpu._core.threads import product
 from scq_gpu.kernels.fused import elementwise, total
 from scq_gpu.kernels.roots import inverse_root
 
 
 def polar(A: Array, *, xp: ModuleType) -> Array:
     """The matrix with orthonormal columns nearest to A (..., D, L): ``A (A'A)^(-1/2)``."""
-    return A @ inverse_root(gram(A, xp=xp), xp=xp)
+    return _product(A, inverse_root(gram(A, xp=xp), xp=xp))
 
 
 def orthonormalize(V: Array, *, xp: ModuleType) -> Array:
     """V with V'V = I to rounding, from one that is nearly so: two Newton-Schulz steps, each squaring the error."""
     for _ in range(2):
-        V = _newton_schulz(V, V @ gram(V, xp=xp), xp=xp)
+        V = _newton_schulz(V, _product(V, gram(V, xp=xp)), xp=xp)
     return V
 
 
@@ -62,7 +63,7 @@ def columns_as_rows(M: Array, *, xp: ModuleType) -> tuple[Array, Array]:
 def _product(A: Array, B: Array) -> Array:
     """``A @ B`` of batches; a batch of one as a plain product, for which CuPy need not copy what is transposed."""
     if A.ndim == 3 and A.shape[0] == 1 and B.shape[0] == 1:
-        return (A[0, ...] @ B[0, ...])[None, ...]
+        return product(A[0, ...], B[0, ...])[None, ...]
     return A @ B
 
 

@@ -1,9 +1,9 @@
 r"""Passes over parts of the rows, for fits whose rows are many: each costs a fraction of a pass over all.
 
 ``M = X'B / n`` of a part is mostly chance along axes of little variance, and a code that follows it goes astray. But
-``B = c XV + (B - c XV)``, and ``X'XV / n = lam V`` of all rows is known, so only the rest of the signs has to be estimated
-(`Part`). What chance remains differs from part to part: passes over parts in turn follow what the parts have in common,
-where passes over one part alone would learn its chance by heart (docs/theory.md).
+``B = c XV + (B - c XV)``, and ``X'XV / n = lam V`` of all rows is known, so only the rest has to be estimated (`Part`).
+What chance remains differs from part to part: passes over parts in turn follow what the parts have in common, where
+passes over one part alone would learn its chance by heart (docs/theory.md).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import scq_gpu as scq
 from scq_gpu._core import threads
-from scq_gpu._core.threads import blas_in_one_thread, ordered_map
+from scq_gpu._core.threads import blas_in_one_thread, ordered_map, product
 
 ENCODERS = {
     "OgE": scq.OgE(24, random_state=0),
@@ -134,3 +134,17 @@ def test_an_error_in_a_block_ends_the_map():
     with threadpool_limits(2, user_api="blas"), blas_in_one_thread(np), pytest.raises(ValueError, match="block 3"):
         list(ordered_map(work, range(1000)))
     assert len(seen) < 30
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1281, 130, 131), (5000, 64, 64)])
+def test_a_product_in_bands_is_the_product_on_any_number_of_threads(shape):
+    m, k, n = shape
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    found = []
+    for count in (1, 2, 4):
+        with threadpool_limits(count, user_api="blas"), blas_in_one_thread(np):
+            found.append(product(A, B))
+    np.testing.assert_allclose(found[0], np.einsum("ik,kj->ij", A, B), rtol=1e-10, atol=1e-10)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
