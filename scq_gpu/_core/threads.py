@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -98,10 +99,15 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
     if threads == 1:
         yield from map(function, items)
         return
+    items = iter(items)
+    few = deque(islice(items, 2))
+    if len(few) < 2:  # one block is not worth a thread
+        yield from map(function, few)
+        return
     waiting: deque[Future[T]] = deque()
     pool = _held.pool()
     try:
-        for item in items:
+        for item in chain(_taken_out(few), items):
             here = contextvars.copy_context()  # NumPy's handling of floating-point errors, for one
             waiting.append(pool.submit(here.run, function, item))
             if len(waiting) >= _AHEAD * threads:
@@ -111,6 +117,12 @@ def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _taken_out(items: deque[S]) -> Iterator[S]:
+    """The items, which are not held any longer than they are needed."""
+    while items:
+        yield items.popleft()
 
 
 def product(A: Array, B: Array) -> Array:

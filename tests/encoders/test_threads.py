@@ -122,6 +122,12 @@ def test_results_come_in_order_from_several_threads():
     assert list(ordered_map(lambda n: -n, range(3))) == [0, -1, -2]
 
 
+def test_one_block_stays_on_the_thread_that_asks():
+    with threadpool_limits(2, user_api="blas"), blas_in_one_thread(np):
+        assert list(ordered_map(lambda _: threading.current_thread().name, [0])) == [threading.current_thread().name]
+        assert list(ordered_map(abs, [])) == []
+
+
 def test_an_error_in_a_block_ends_the_map():
     seen = []
 
