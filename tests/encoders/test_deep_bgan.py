@@ -89,6 +89,7 @@ def test_other_things_than_images_are_refused():
         ({"n_bits": 0}, "n_bits=0 must be an integer >= 1"),
         ({"network": "resnet"}, "network='resnet' is not one of 'small', 'vgg19'"),
         ({"network": ["small"]}, "is not one of"),
+        ({"pairs": "all"}, "pairs='all' is not one of 'balanced', 'uniform'"),
         ({"content": -1}, "content=-1 must be"),
         ({"adversarial": np.inf}, "adversarial=inf must be"),
         ({"neighborhood": "1"}, "neighborhood='1' must be"),
@@ -237,8 +238,15 @@ def test_every_term_written_out_with_its_gradient(torch):
     def pairs(z):
         return np.mean([(z[i] @ z[j] / 3 - S[i, j]) ** 2 / 2 for i in range(4) for j in range(4)])
 
+    def halves(z):
+        costs = {1.0: [], -1.0: []}
+        for i, j in np.ndindex(4, 4):
+            costs[S[i, j]].append((z[i] @ z[j] / 3 - S[i, j]) ** 2 / 2)
+        return (np.mean(costs[1.0]) + np.mean(costs[-1.0])) / 2
+
     cases = [
-        (lambda t: nets.neighbor_loss(t, torch.tensor(S)), pairs, z),
+        (lambda t: nets.neighbor_loss(t, torch.tensor(S), balanced=False), pairs, z),
+        (lambda t: nets.neighbor_loss(t, torch.tensor(S), balanced=True), halves, z),
         (
             lambda t: nets.content_loss(torch.tensor(x), t, torch.tensor(seen), torch.tensor(seen_made)),
             lambda m: np.mean((x - m) ** 2) + np.mean((seen - seen_made) ** 2),
@@ -273,6 +281,22 @@ def test_every_term_written_out_with_its_gradient(torch):
             assert float(t.grad[where]) == pytest.approx((slow(at + step) - slow(at - step)) / 2e-6, abs=1e-7)
 
 
+def test_balanced_pairs_do_not_pull_alike_codes_to_zero(torch):
+    """At the start codes share much, and neighbors are one pair in fifty: with uniform pairs 0 would be better."""
+    rng = np.random.default_rng(0)
+    common, own = rng.choice([-1.0, 1.0], 32), rng.choice([-1.0, 1.0], (50, 32))
+    z = torch.tensor(np.where(rng.random((50, 32)) < 0.5, common, own))
+    S = torch.tensor(2.0 * np.eye(50) - 1)
+
+    def growth(balanced):
+        return float(
+            nets.neighbor_loss(0.4 * z, S, balanced=balanced) - nets.neighbor_loss(0 * z, S, balanced=balanced)
+        )
+
+    assert growth(balanced=False) > 0
+    assert growth(balanced=True) < 0
+
+
 @pytest.mark.parametrize("kept", ["neighborhood", "content", "adversarial"])
 def test_the_loss_of_a_fit_is_the_sum_of_its_terms(torch, kept):
     """With the weights of the others at 0, what a batch costs is the one term."""
@@ -288,7 +312,7 @@ def test_the_loss_of_a_fit_is_the_sum_of_its_terms(torch, kept):
     made = nets.generate(z, game.generator, sizes, image, torch=torch)
     (_, seen), (fake, seen_made) = (nets.judge(i, game.discriminator, sizes, torch=torch) for i in (x, made))
     term = {
-        "neighborhood": nets.neighbor_loss(z, S),
+        "neighborhood": nets.neighbor_loss(z, S, balanced=True),
         "content": nets.content_loss(x, made, seen, seen_made),
         "adversarial": nets.deceived_loss(fake, torch=torch),
     }[kept]

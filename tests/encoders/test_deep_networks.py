@@ -208,15 +208,15 @@ def test_uhbdnn_starts_from_principal_axes_in_every_layer(monkeypatch):
     given = []
 
     def keep(blocks, codes, layers, *rest, **named):
-        given.append((blocks, codes, layers))
+        given.append((blocks, layers))
         return list(layers), 0.0
 
     monkeypatch.setattr(uhbdnn, "fit_layers", keep)
     scq.UHBDNN(n_bits=5, hidden=(12, 8), max_iter=1, tol=0, random_state=0).fit(X)
-    blocks, codes, layers = given[0]
+    blocks, layers = given[0]
     values = np.concatenate(blocks).astype(np.float64)
     for layer in layers:
-        variances, axes = np.linalg.eigh(np.cov(values, rowvar=False))
+        _, axes = np.linalg.eigh(np.cov(values, rowvar=False))
         leading = axes[:, ::-1][:, : len(layer.W)]
         np.testing.assert_allclose(np.abs(layer.W @ leading), np.eye(len(layer.W)), atol=1e-3)
         np.testing.assert_allclose(layer.c, -layer.W @ values.mean(axis=0), atol=1e-4)

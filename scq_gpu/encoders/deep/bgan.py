@@ -22,6 +22,7 @@ from scq_gpu.encoders.deep.progress import progress
 from scq_gpu.training.linalg import generator
 
 BETAS = (1.0, 2.5, 5.0, 7.5, 10.0)  # the authors', in equal shares of the epochs
+PAIRS = ("balanced", "uniform")
 _ENCODE_BATCH = 500
 
 
@@ -47,6 +48,9 @@ class BGAN(Encoder):
         sizes of the original.
     neighborhood, content, adversarial : float
         Weights of the three terms.
+    pairs : {"balanced", "uniform"}, default="balanced"
+        How pairs of images count in the first term: neighbors half and others half, or all alike, as in the original.
+        Neighbors are few, and from random weights "uniform" gives nearly all images the same codes.
     nearest, lists : int, default=20, 30
         An image has a list of the ``nearest`` most alike; its neighbors are those on the ``lists`` lists that have most
         in common with its own.
@@ -107,6 +111,7 @@ class BGAN(Encoder):
         neighborhood: float = 1.0,
         content: float = 0.1,
         adversarial: float = 0.1,
+        pairs: str = "balanced",
         nearest: int = 20,
         lists: int = 30,
         batch_size: int = 50,
@@ -122,6 +127,7 @@ class BGAN(Encoder):
         self.neighborhood = neighborhood
         self.content = content
         self.adversarial = adversarial
+        self.pairs = pairs
         self.nearest = nearest
         self.lists = lists
         self.batch_size = batch_size
@@ -159,6 +165,7 @@ class BGAN(Encoder):
     def _check_parameters(self) -> None:
         check_integer(self.n_bits, name="n_bits", minimum=1)
         check_choice(self.network, name="network", choices=nets.SIZES)
+        check_choice(self.pairs, name="pairs", choices=PAIRS)
         for name in ("neighborhood", "content", "adversarial", "tol"):
             check_real(getattr(self, name), name=name, minimum=0)
         check_real(self.learning_rate, name="learning_rate", minimum=0, strict=True)
@@ -345,7 +352,7 @@ class _Game:
         real, seen = nets.judge(x, self.discriminator, self.sizes, torch=torch)
         fake, seen_drawn = nets.judge(drawn, self.discriminator, self.sizes, torch=torch)
         loss = (
-            options.neighborhood * nets.neighbor_loss(z, S)
+            options.neighborhood * nets.neighbor_loss(z, S, balanced=options.pairs == "balanced")
             + options.content * nets.content_loss(x, drawn, seen, seen_drawn)
             + options.adversarial * nets.deceived_loss(fake, torch=torch)
         )
