@@ -163,9 +163,9 @@ def neighbor_loss(z: Tensor, S: Tensor, *, balanced: bool) -> Tensor:
     return ((cost * near).sum() / near.sum() + (cost * far).sum() / far.sum().clamp(min=1)) / 2
 
 
-def content_loss(x: Tensor, rebuilt: Tensor, seen: Tensor, seen_rebuilt: Tensor) -> Tensor:
-    """Mean squared differences of pixels, and of the discriminator's features."""
-    return ((x - rebuilt) ** 2).mean() + ((seen - seen_rebuilt) ** 2).mean()
+def squared_difference(x: Tensor, rebuilt: Tensor) -> Tensor:
+    """The content loss, of pixels or of the discriminator's features: on average."""
+    return ((x - rebuilt) ** 2).mean()
 
 
 def deceived_loss(fake: Tensor, *, torch: Any) -> Tensor:
