@@ -206,8 +206,8 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace) -> list[str]:
         about = (
             "CIFAR-10's first 10,000 training and 2,000 test images: 100 a class ask, the rest are searched, 1,000 a "
             "class of them, as far as there are, trained on. BGAN is the small network, from random weights; the "
-            "paper's starts from VGG-19 trained with labels of ImageNet, and searches 59,000 images. OnE and OgE are "
-            "fitted on BGAN's features."
+            "paper's starts from VGG-19 trained with labels of ImageNet, and searches 59,000 images. Chance is 10. OnE "
+            'and OgE are fitted on BGAN\'s features. "As in the original" is `original=True`.'
         )
         blocks += ["## Images", about, part_table(rows, "images", theirs, ["mAP"])]
     return blocks
