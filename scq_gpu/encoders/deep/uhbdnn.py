@@ -88,7 +88,7 @@ class UHBDNN(NetworkEncoder):
     -----
     The step for the network falls apart into a decoder, which is least squares, and the layers up to the codes, which
     take L-BFGS, as in the original; they start from principal axes. A last layer that starts from least squares is near
-    the codes of ITQ at once, but ends at a higher loss and worse codes. The step for the codes is cyclic over the bits,
+    the codes of ITQ at once, but ends at a higher loss. The step for the codes is cyclic over the bits,
     each given the others, and up to 12 bits tries all codes. Rows are divided by the largest range of a feature, as in
     the authors' program. They are kept in memory during the fit, with the values of all layers.
 
