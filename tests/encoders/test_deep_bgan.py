@@ -89,6 +89,7 @@ def test_other_things_than_images_are_refused():
         ({"n_bits": 0}, "n_bits=0 must be an integer >= 1"),
         ({"network": "resnet"}, "network='resnet' is not one of 'small', 'vgg19'"),
         ({"network": ["small"]}, "is not one of"),
+        ({"original": "yes"}, "original='yes' must be True or False"),
         ({"content": -1}, "content=-1 must be"),
         ({"adversarial": np.inf}, "adversarial=inf must be"),
         ({"neighborhood": "1"}, "neighborhood='1' must be"),
@@ -231,24 +232,22 @@ def test_every_term_written_out_with_its_gradient(torch):
     """Each alone: its value in NumPy, its gradient by the difference quotient of that."""
     rng = np.random.default_rng(0)
     z, S = rng.uniform(-1, 1, (4, 3)), np.where(rng.random((4, 4)) < 0.5, 1.0, -1.0)
-    x, made, seen, seen_made = rng.random((4, 2)), rng.random((4, 2)), rng.random((4, 5)), rng.random((4, 5))
+    x, made = rng.random((4, 2)), rng.random((4, 2))
     real, fake = rng.standard_normal(4), rng.standard_normal(4)
 
     def pairs(z):
         return np.mean([(z[i] @ z[j] / 3 - S[i, j]) ** 2 / 2 for i in range(4) for j in range(4)])
 
+    def halves(z):
+        costs = {1.0: [], -1.0: []}
+        for i, j in np.ndindex(4, 4):
+            costs[S[i, j]].append((z[i] @ z[j] / 3 - S[i, j]) ** 2 / 2)
+        return (np.mean(costs[1.0]) + np.mean(costs[-1.0])) / 2
+
     cases = [
-        (lambda t: nets.neighbor_loss(t, torch.tensor(S)), pairs, z),
-        (
-            lambda t: nets.content_loss(torch.tensor(x), t, torch.tensor(seen), torch.tensor(seen_made)),
-            lambda m: np.mean((x - m) ** 2) + np.mean((seen - seen_made) ** 2),
-            made,
-        ),
-        (
-            lambda t: nets.content_loss(torch.tensor(x), torch.tensor(made), torch.tensor(seen), t),
-            lambda s: np.mean((x - made) ** 2) + np.mean((seen - s) ** 2),
-            seen_made,
-        ),
+        (lambda t: nets.neighbor_loss(t, torch.tensor(S), balanced=False), pairs, z),
+        (lambda t: nets.neighbor_loss(t, torch.tensor(S), balanced=True), halves, z),
+        (lambda t: nets.squared_difference(torch.tensor(x), t), lambda m: np.mean((x - m) ** 2), made),
         (lambda t: nets.deceived_loss(t, torch=torch), lambda f: -np.mean(np.log(sigmoid(f))), fake),
         (
             lambda t: nets.judge_loss(torch.tensor(real), t, torch=torch),
@@ -273,38 +272,66 @@ def test_every_term_written_out_with_its_gradient(torch):
             assert float(t.grad[where]) == pytest.approx((slow(at + step) - slow(at - step)) / 2e-6, abs=1e-7)
 
 
+def test_balanced_pairs_do_not_pull_alike_codes_to_zero(torch):
+    """At the start codes share much, and neighbors are one pair in fifty: with uniform pairs 0 would be better."""
+    rng = np.random.default_rng(0)
+    common, own = rng.choice([-1.0, 1.0], 32), rng.choice([-1.0, 1.0], (50, 32))
+    z = torch.tensor(np.where(rng.random((50, 32)) < 0.5, common, own))
+    S = torch.tensor(2.0 * np.eye(50) - 1)
+
+    def growth(balanced):
+        return float(
+            nets.neighbor_loss(0.4 * z, S, balanced=balanced) - nets.neighbor_loss(0 * z, S, balanced=balanced)
+        )
+
+    assert growth(balanced=False) > 0
+    assert growth(balanced=True) < 0
+
+
+@pytest.mark.parametrize("original", [False, True])
 @pytest.mark.parametrize("kept", ["neighborhood", "content", "adversarial"])
-def test_the_loss_of_a_fit_is_the_sum_of_its_terms(torch, kept):
+def test_the_loss_of_a_fit_is_the_sum_of_its_terms(torch, kept, original):
     """With the weights of the others at 0, what a batch costs is the one term."""
     from scq_gpu.encoders.deep.bgan import _Game
 
     weights = dict.fromkeys(("neighborhood", "content", "adversarial"), 0.0) | {kept: 2.0}
-    options = scq.BGAN(n_bits=4, **weights)
+    options = scq.BGAN(n_bits=4, original=original, **weights)
     sizes, image = nets.SIZES["small"], (16, 16, 3)
     game = _Game(options, sizes, image, np.random.default_rng(0), torch=torch, device="cpu")
     x, S = torch.rand((5, 3, 16, 16), generator=torch.Generator().manual_seed(0)), torch.ones((5, 5))
-    loss, _ = game.losses(x, S, 2.5)
+    S[0, 1] = S[1, 0] = -1
+    paid = game.losses(x, S, 2.5)
     z = torch.tanh(2.5 * nets.scores(x, game.encoder, sizes, torch=torch))
     made = nets.generate(z, game.generator, sizes, image, torch=torch)
     (_, seen), (fake, seen_made) = (nets.judge(i, game.discriminator, sizes, torch=torch) for i in (x, made))
-    term = {
-        "neighborhood": nets.neighbor_loss(z, S),
-        "content": nets.content_loss(x, made, seen, seen_made),
+    pixels, judged = nets.squared_difference(x, made), nets.squared_difference(seen, seen_made)
+    of_generator = {
+        "neighborhood": nets.neighbor_loss(z, S, balanced=not original),
+        "content": pixels + judged,
         "adversarial": nets.deceived_loss(fake, torch=torch),
-    }[kept]
-    assert float(loss.detach()) == pytest.approx(2 * float(term.detach()), rel=1e-6)
+    }
+    of_network = of_generator if original else of_generator | {"content": pixels, "adversarial": torch.zeros(())}
+    assert float(paid.generator.detach()) == pytest.approx(2 * float(of_generator[kept].detach()), rel=1e-6)
+    assert float(paid.network.detach()) == pytest.approx(2 * float(of_network[kept].detach()), rel=1e-6)
 
 
-def test_each_player_moves_only_its_own_networks(torch):
+@pytest.mark.parametrize("original", [False, True])
+def test_each_player_moves_only_its_own_networks(torch, original):
     from scq_gpu.encoders.deep.bgan import _Game
 
     game = _Game(
-        scq.BGAN(n_bits=4), nets.SIZES["small"], (16, 16, 3), np.random.default_rng(0), torch=torch, device="cpu"
+        scq.BGAN(n_bits=4, original=original),
+        nets.SIZES["small"],
+        (16, 16, 3),
+        np.random.default_rng(0),
+        torch=torch,
+        device="cpu",
     )
     x, S = torch.rand((5, 3, 16, 16), generator=torch.Generator().manual_seed(0)), torch.ones((5, 5))
-    loss, judging = game.losses(x, S, 1.0)
-    by_judge = torch.autograd.grad(judging, game.discriminator, retain_graph=True)
-    by_makers = torch.autograd.grad(loss, [*game.encoder, *game.generator])
+    paid = game.losses(x, S, 1.0)
+    by_judge = torch.autograd.grad(paid.discriminator, game.discriminator, retain_graph=True)
+    by_makers = torch.autograd.grad(paid.network, game.encoder, retain_graph=True)
+    by_makers += torch.autograd.grad(paid.generator, game.generator)
     game.play(x.permute(0, 2, 3, 1).numpy(), S.numpy(), 1.0)
     for parameter, gradient in zip(game.discriminator, by_judge, strict=True):
         np.testing.assert_allclose(parameter.grad, gradient, atol=1e-6)

@@ -203,6 +203,41 @@ def test_first_layers_are_principal_axes():
     np.testing.assert_allclose((hidden @ second.W.T + second.c).mean(axis=0), 0, atol=1e-12)
 
 
+def test_uhbdnn_starts_from_principal_axes_in_every_layer(monkeypatch):
+    """The last layer too, as published: one fitted to ITQ's codes by least squares ends at a higher loss."""
+    given = []
+
+    def keep(blocks, codes, layers, *rest, **named):
+        given.append((blocks, layers))
+        return list(layers), 0.0
+
+    monkeypatch.setattr(uhbdnn, "fit_layers", keep)
+    scq.UHBDNN(n_bits=5, hidden=(12, 8), max_iter=1, tol=0, random_state=0).fit(X)
+    blocks, layers = given[0]
+    values = np.concatenate(blocks).astype(np.float64)
+    for layer in layers:
+        _, axes = np.linalg.eigh(np.cov(values, rowvar=False))
+        leading = axes[:, ::-1][:, : len(layer.W)]
+        np.testing.assert_allclose(np.abs(layer.W @ leading), np.eye(len(layer.W)), atol=1e-3)
+        np.testing.assert_allclose(layer.c, -layer.W @ values.mean(axis=0), atol=1e-4)
+        values = sigmoid(values @ layer.W.T + layer.c)
+
+
+def test_uhbdnn_ends_lower_than_from_least_squares():
+    rng = np.random.default_rng(0)
+    Y = rng.standard_normal((400, 12)) * np.linspace(1.5, 0.3, 12)
+    B = np.where(Y[:, :6] @ np.linalg.qr(rng.standard_normal((6, 6)))[0] >= 0, 1.0, -1.0)
+    sizes, weights = [12, 10, 8, 6], uhbdnn.Weights(1e-5, 5e-2, 1e-2, 1e-6)
+    axes = network.leading_layers([Y], sizes, network.SIGMOID, rng=rng, xp=xp)
+    hidden = network.hidden_values(Y, axes[:-1], network.SIGMOID, xp=xp)
+    nearest, _ = uhbdnn.least_squares([hidden], [B], weights.decay / weights.binary, xp=xp)
+    losses = [
+        uhbdnn.fit_layers([Y], [B], start, sizes, weights, max_iter=400, xp=xp)[1]
+        for start in (axes, [*axes[:-1], nearest])
+    ]
+    assert losses[0] < 0.8 * losses[1]
+
+
 def test_layers_wider_than_the_rows_are_filled_up_at_random():
     Y = np.random.default_rng(0).standard_normal((50, 2))
     (layer,) = network.leading_layers([Y], [2, 5], network.TANH, rng=np.random.default_rng(1), xp=xp)

@@ -149,14 +149,23 @@ def soft_signs(a: Tensor, beta: float, *, torch: Any) -> Tensor:
     return torch.tanh(beta * a)
 
 
-def neighbor_loss(z: Tensor, S: Tensor) -> Tensor:
-    """Mean of ``(z_i . z_j / n_bits - s_ij)^2 / 2`` over all pairs; S is 1 for neighbors and -1 for others."""
-    return ((z @ z.T / z.shape[1] - S) ** 2).mean() / 2
+def neighbor_loss(z: Tensor, S: Tensor, *, balanced: bool) -> Tensor:
+    """Mean of ``(z_i . z_j / n_bits - s_ij)^2 / 2`` over pairs; S is 1 for neighbors and -1 for others.
+
+    Balanced is the mean of two means, over neighbors and over others. Among all pairs of a batch neighbors are few, and
+    the codes of random weights are much alike: without the balance z = 0 is the nearest way to pull them apart.
+    """
+    cost = (z @ z.T / z.shape[1] - S) ** 2 / 2
+    if not balanced:
+        return cost.mean()
+    near = (S > 0).to(z.dtype)
+    far = 1 - near
+    return ((cost * near).sum() / near.sum() + (cost * far).sum() / far.sum().clamp(min=1)) / 2
 
 
-def content_loss(x: Tensor, rebuilt: Tensor, seen: Tensor, seen_rebuilt: Tensor) -> Tensor:
-    """Mean squared differences of pixels, and of the discriminator's features."""
-    return ((x - rebuilt) ** 2).mean() + ((seen - seen_rebuilt) ** 2).mean()
+def squared_difference(x: Tensor, rebuilt: Tensor) -> Tensor:
+    """The content loss, of pixels or of the discriminator's features: on average."""
+    return ((x - rebuilt) ** 2).mean()
 
 
 def deceived_loss(fake: Tensor, *, torch: Any) -> Tensor:

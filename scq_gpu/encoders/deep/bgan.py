@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -47,6 +47,10 @@ class BGAN(Encoder):
         sizes of the original.
     neighborhood, content, adversarial : float
         Weights of the three terms.
+    original : bool, default=False
+        Whether to train as published: in the first term all pairs count alike, and the network of the codes learns from
+        the discriminator too. From random weights that gives nearly all images the same codes. By default neighbors
+        count half and others half, and what the discriminator says is for the generator alone.
     nearest, lists : int, default=20, 30
         An image has a list of the ``nearest`` most alike; its neighbors are those on the ``lists`` lists that have most
         in common with its own.
@@ -71,7 +75,7 @@ class BGAN(Encoder):
     image_shape_ : list of int
         Height, width and channels.
     loss_curve_ : list of float
-        Mean loss of each epoch. A larger :math:`\beta` and a better discriminator both raise it.
+        Mean loss of each epoch, as the network of the codes has it. A larger :math:`\beta` may raise it.
     n_iter_ : int
     converged_ : bool
     n_features_in_, n_samples_ : int
@@ -107,6 +111,7 @@ class BGAN(Encoder):
         neighborhood: float = 1.0,
         content: float = 0.1,
         adversarial: float = 0.1,
+        original: bool = False,
         nearest: int = 20,
         lists: int = 30,
         batch_size: int = 50,
@@ -122,6 +127,7 @@ class BGAN(Encoder):
         self.neighborhood = neighborhood
         self.content = content
         self.adversarial = adversarial
+        self.original = original
         self.nearest = nearest
         self.lists = lists
         self.batch_size = batch_size
@@ -159,6 +165,8 @@ class BGAN(Encoder):
     def _check_parameters(self) -> None:
         check_integer(self.n_bits, name="n_bits", minimum=1)
         check_choice(self.network, name="network", choices=nets.SIZES)
+        if not isinstance(self.original, bool):
+            raise ValueError(f"original={self.original!r} must be True or False")
         for name in ("neighborhood", "content", "adversarial", "tol"):
             check_real(getattr(self, name), name=name, minimum=0)
         check_real(self.learning_rate, name="learning_rate", minimum=0, strict=True)
@@ -302,6 +310,14 @@ class BGAN(Encoder):
         return tags
 
 
+class _Losses(NamedTuple):
+    """Of a batch, one for each of the three networks."""
+
+    network: Any
+    generator: Any
+    discriminator: Any
+
+
 class _Game:
     """The three networks, and the steps of the two players."""
 
@@ -325,31 +341,32 @@ class _Game:
         self._judge = torch.optim.Adam(self.discriminator, lr=rate)
 
     def play(self, images: Array, S: np.ndarray, beta: float) -> Any:
-        """One step of the discriminator and one of the network and generator; the latter's loss."""
+        """One step of the discriminator and one of the network and generator; the network's loss."""
         x = _tensor(images, self.torch, self.device)
         near = self.torch.tensor(S, dtype=x.dtype, device=self.device)
-        loss, judging = self.losses(x, near, beta)
+        paid = self.losses(x, near, beta)
         self._judge.zero_grad()
-        judging.backward(inputs=self.discriminator, retain_graph=True)
+        paid.discriminator.backward(inputs=self.discriminator, retain_graph=True)
         self._makers.zero_grad()
-        loss.backward(inputs=[*self.encoder, *self.generator])
+        paid.network.backward(inputs=self.encoder, retain_graph=True)
+        paid.generator.backward(inputs=self.generator)
         self._judge.step()
         self._makers.step()
-        return loss.detach()
+        return paid.network.detach()
 
-    def losses(self, x: Any, S: Any, beta: float) -> tuple[Any, Any]:
-        """What network and generator pay for a batch, and what the discriminator pays."""
+    def losses(self, x: Any, S: Any, beta: float) -> _Losses:
+        """What each pays for a batch."""
         torch, options = self.torch, self.options
         z = nets.soft_signs(nets.scores(x, self.encoder, self.sizes, torch=torch), beta, torch=torch)
         drawn = nets.generate(z, self.generator, self.sizes, self.image, torch=torch)
         real, seen = nets.judge(x, self.discriminator, self.sizes, torch=torch)
         fake, seen_drawn = nets.judge(drawn, self.discriminator, self.sizes, torch=torch)
-        loss = (
-            options.neighborhood * nets.neighbor_loss(z, S)
-            + options.content * nets.content_loss(x, drawn, seen, seen_drawn)
-            + options.adversarial * nets.deceived_loss(fake, torch=torch)
-        )
-        return loss, nets.judge_loss(real, fake, torch=torch)
+        kept = options.neighborhood * nets.neighbor_loss(z, S, balanced=not options.original)
+        kept = kept + options.content * nets.squared_difference(x, drawn)
+        judged = options.content * nets.squared_difference(seen, seen_drawn)
+        judged = judged + options.adversarial * nets.deceived_loss(fake, torch=torch)
+        both = kept + judged
+        return _Losses(both if options.original else kept, both, nets.judge_loss(real, fake, torch=torch))
 
 
 def _indexable(X: Array) -> Array:

@@ -21,7 +21,6 @@ from scq_gpu.encoders.deep.network import (
     backward,
     cut,
     forward,
-    hidden_values,
     join,
     leading_layers,
     over_blocks,
@@ -37,6 +36,7 @@ from scq_gpu.training.rotation import rotation_step
 
 _ITQ_ITERATIONS = 50  # those of `ITQ`, whose codes are the start
 _MEMORY = 20  # steps that L-BFGS remembers: they are small beside the rows
+_LEAST_FALL, _LEAST_SLOPE = 1e-9, 1e-8  # where L-BFGS stops; slopes are means over many rows, and so are small
 
 
 class UHBDNN(NetworkEncoder):
@@ -87,9 +87,10 @@ class UHBDNN(NetworkEncoder):
     Notes
     -----
     The step for the network falls apart into a decoder, which is least squares, and the layers up to the codes, which
-    take L-BFGS, as in the original. The step for the codes is cyclic over the bits, each given the others, and up to 12
-    bits tries all codes. Rows are divided by the largest range of a feature, as in the authors' program. They are kept
-    in memory during the fit, with the values of all layers.
+    take L-BFGS, as in the original; they start from principal axes. A last layer that starts from least squares is near
+    the codes of ITQ at once, but ends at a higher loss. The step for the codes is cyclic over the bits,
+    each given the others, and up to 12 bits tries all codes. Rows are divided by the largest range of a feature, as in
+    the authors' program. They are kept in memory during the fit, with the values of all layers.
 
     References
     ----------
@@ -156,23 +157,8 @@ class UHBDNN(NetworkEncoder):
         start = rng.standard_normal((self.n_bits, self.n_bits))
         codes = _itq_codes(leading, basis.lam[: self.n_bits], start, rows=rows)
         sizes = [P.shape[1], *self._hidden_sizes(), self.n_bits]
-        layers = self._first_layers(blocks, codes, sizes, rng, xp=xp)
+        layers = leading_layers(blocks, sizes, SIGMOID, rng=rng, xp=xp)
         self._keep_network(self._alternate(blocks, codes, layers, sizes, xp=xp), P, basis.mean, rows)
-
-    def _first_layers(
-        self,
-        blocks: list[Array],
-        codes: list[Array],
-        sizes: Sequence[int],
-        rng: np.random.Generator,
-        *,
-        xp: ModuleType,
-    ) -> list[Layer]:
-        """Principal axes, and a last layer that is as near to the codes as one can be."""
-        hidden = leading_layers(blocks, sizes[:-1], SIGMOID, rng=rng, xp=xp)
-        inputs = [hidden_values(Y, hidden, SIGMOID, xp=xp) for Y in blocks]
-        last, _ = least_squares(inputs, codes, self.decay / self.binary if self.binary else self.decay, xp=xp)
-        return [*hidden, last]
 
     def _alternate(
         self, blocks: list[Array], codes: list[Array], layers: list[Layer], sizes: Sequence[int], *, xp: ModuleType
@@ -282,7 +268,7 @@ def fit_layers(
         return loss, to_host(gradient).astype(np.float64)
 
     first = to_host(start).astype(np.float64)
-    options = {"maxiter": max_iter, "maxcor": _MEMORY}
+    options = {"maxiter": max_iter, "maxcor": _MEMORY, "ftol": _LEAST_FALL, "gtol": _LEAST_SLOPE}
     found = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
     if found.fun > losses[0]:  # a line search that float32 left without a fall
         return list(layers), losses[0]
