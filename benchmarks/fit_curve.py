@@ -132,7 +132,8 @@ def plot(rows: list[dict], path: Path, bits: int) -> None:
                 for point in zip(x, y, names, strict=True):
                     if point[2] == "auto":
                         axis.plot(*point[:2], marker=marker, markersize=12, color=line.get_color())
-        axis.set(xlabel="seconds of training, raw rows to encoder", ylabel=measured, ylim=(0, None), xlim=(0, None))
+        axis.set(xlabel="seconds of training, raw rows to encoder", ylabel=measured, xlim=(0, None))
+        axis.set_ylim(0, 1.15 * max(r[measured] for r in rows if aim in r["method"]))
         axis.set_title(f"{aim}, {bits} bits; large: as it comes", fontsize=10)
         axis.grid(alpha=0.3)
         axis.legend(loc="lower right")
