@@ -39,6 +39,7 @@ from scq_gpu.rows.stream import fits, keep_rows, stream_rows
 _TALL_BYTES = 64 << 20
 _TALL_PRODUCTS = 1 << 32
 _LARGE_MEAN = 4.0  # squared mean over variance of the rows from which products with the mean lose a bit of precision
+_PIECE_ROWS = 4096  # of which a part has every so many-th row, before it begins one row later
 _ENCODE_BYTES = 16 << 20  # of a file, encoded at a time: threads are started for each piece
 
 EncodeBlock = Callable[..., tuple[Array, Any]]
@@ -59,7 +60,11 @@ class TrainingRows(Protocol):
         """The rows of these ascending numbers, kept in memory where the work is."""
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
-        """The rows in that many parts, every ``count``-th row in each; none where that would take a copy of them."""
+        """The rows in that many parts, each spread over all of them; none where that would take a copy.
+
+        Of some thousand rows a part has every ``count``-th, and of the next as well, from one row later: rows that come
+        in turns, such as questions and answers, are in all parts alike.
+        """
 
 
 class SignStatistics(NamedTuple):
@@ -397,10 +402,10 @@ class ProjectedRows:
         return self._with(_take(self._blocks(), numbers, xp=self._xp), len(numbers), self.kept[0].shape[1])
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
-        """The rows in that many parts, every ``count``-th row in each, which are views; none if they are on a GPU."""
+        """The rows in that many parts, which are views; none if they are on a GPU."""
         if not isinstance(self.kept[0], np.ndarray) or self.gpu is not None:
             return []
-        views = ([Y[first::count, :] for Y in self.kept] for first in range(count))
+        views = (list(_every(self.kept, first, count)) for first in range(count))
         return [ProjectedRows(part, sum_dtype=self._sum_dtype, xp=self._xp) for part in views]
 
     def project(self, axes: Array) -> ProjectedRows:
@@ -425,16 +430,24 @@ class UnprojectedRows:
     for projected rows, and nothing of the height of X is kept.
     """
 
-    def __init__(self, rows: Rows, basis: Basis) -> None:
+    def __init__(self, rows: Rows, basis: Basis, part: tuple[int, int] | None = None) -> None:
         self._rows = rows
         self._basis = basis
+        self._part = part  # its number, and how many there are
         self._P = basis.P * basis.scale
         self._center, self._offset = rows.centering(basis)
 
     @property
     def n(self) -> int:
         """Number of rows."""
-        return self._rows.shape[0]
+        return self._rows.shape[0] if self._part is None else sum(X.shape[0] for X in self._blocks())
+
+    def _blocks(self) -> Iterator[Array]:
+        """The rows, or those of this part, in blocks of the same height."""
+        if self._part is None:
+            return self._rows.blocks()
+        first, count = self._part
+        return _every(self._rows.blocks(count * self._rows._block_rows), first, count)
 
     def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
         """One sign pass at V (R, D, L), as over projected rows."""
@@ -448,7 +461,7 @@ class UnprojectedRows:
             X = self._center(X)
             return sums.of_block(X, take(X @ W, constant))
 
-        sums.add(rows._map(sign, rows.blocks()))
+        sums.add(rows._map(sign, self._blocks()))
         sums.M = product(xp.matrix_transpose(self._P), sums.M + self._offset[:, None] * sums.B)
         return sums.means(self.n, R=V.shape[0])
 
@@ -468,15 +481,14 @@ class UnprojectedRows:
         return UnprojectedRows(Rows(X), self._basis)
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
-        """The rows in that many parts, every ``count``-th row in each, which are views; none unless X is NumPy's."""
-        X = self._rows.X
-        if not isinstance(X, np.ndarray) or not self._rows.in_place:
+        """The rows in that many parts, which are views; none unless X is NumPy's."""
+        if not isinstance(self._rows.X, np.ndarray) or not self._rows.in_place:
             return []
-        return [UnprojectedRows(Rows(X[first::count, :]), self._basis) for first in range(count)]
+        return [UnprojectedRows(self._rows, self._basis, (first, count)) for first in range(count)]
 
     def project(self, axes: Array) -> ProjectedRows:
         """The rows projected on axes (D, K), kept in memory where the work is."""
-        return self._projected(self._rows.blocks(), self._P @ axes, self.n)
+        return self._projected(self._blocks(), self._P @ axes, self.n)
 
     def _projected(self, blocks: Iterable[Array], P: Array, n: int) -> ProjectedRows:
         return self._rows.kept(self._rows.projected_blocks(blocks, self._basis, P), n, P.shape[1])
@@ -530,6 +542,14 @@ def side_by_side(V: Array, *, xp: ModuleType) -> Array:
     """The problems of a batch (R, D, L) as one wide matrix (D, R L), so that one product serves all."""
     R, D, L = V.shape
     return xp.reshape(xp.permute_dims(V, (1, 0, 2)), (D, R * L))
+
+
+def _every(blocks: Iterable[Array], first: int, count: int) -> Iterator[Array]:
+    """Every ``count``-th row of each block, or of pieces of tall ones, from one row later in each."""
+    height = max(_PIECE_ROWS, 512 * count)
+    pieces = (X[part, :] for X in blocks for part in row_slices(X.shape[0], height))
+    for number, X in enumerate(pieces):
+        yield X[(first + number) % count :: count, :]
 
 
 def _take(blocks: Iterable[Array], numbers: np.ndarray, *, xp: ModuleType) -> Iterator[Array]:

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import scq_gpu as scq
 from scq_gpu.rows.basis import compute_basis
-from scq_gpu.rows.passes import Rows, UnprojectedRows
+from scq_gpu.rows.passes import ProjectedRows, Rows, UnprojectedRows
 from scq_gpu.training import partial, starts
 
 N, D, L = 12_000, 40, 6
@@ -126,18 +126,44 @@ def test_who_asks_for_passes_gets_them_over_all_rows(small_parts, parameters):
 
 @pytest.mark.parametrize("kept", [True, False], ids=["projected", "unprojected"])
 @pytest.mark.parametrize("count", [2, 5])
-def test_parts_are_all_rows_and_each_is_spread_over_them(problem, kept, count):
+def test_parts_are_all_rows_and_each_is_spread_over_them(problem, monkeypatch, kept, count):
     rows, basis, V = problem
+    monkeypatch.setattr(rows, "_block_rows", 700)
     training = rows.project(basis) if kept else UnprojectedRows(rows, basis)
     parts = training.parts(count)
-    assert [part.n for part in parts] == [len(range(first, N, count)) for first in range(count)]
+    height = 700 if kept else 700 * count  # of the blocks that parts are taken of
+    numbers = [
+        np.concatenate([np.arange(N)[start : start + height][(first + b) % count :: count] for b, start in blocks])
+        for first in range(count)
+        for blocks in [list(enumerate(range(0, N, height)))]
+    ]
+    assert [part.n for part in parts] == [len(x) for x in numbers]
+    assert sorted(np.concatenate(numbers)) == list(range(N))
     M = sum(part.n * part.statistics(V).M for part in parts) / N
     np.testing.assert_allclose(M, training.statistics(V).M, atol=1e-6)
-    for first, part in enumerate(parts):
-        of_part = (
-            Rows(rows.X[first::count]).project(basis) if kept else UnprojectedRows(Rows(rows.X[first::count]), basis)
-        )
-        np.testing.assert_allclose(part.statistics(V).M, of_part.statistics(V).M, atol=1e-6)
+    for part, mine in zip(parts, numbers, strict=True):
+        np.testing.assert_allclose(part.statistics(V).M, training.sample(mine).statistics(V).M, atol=1e-6)
+        assert part.project(np.eye(D, 2)).n == len(mine)
+
+
+@pytest.mark.parametrize("n_features", [8, 1300], ids=["projected", "unprojected"])
+def test_rows_that_come_in_turns_are_in_all_parts(n_features):
+    """Questions and answers: a part of every fourth row would have but one kind."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40_000, n_features), dtype=np.float32)
+    X[::2, 0] += 4
+    rows = Rows(X)
+    basis = compute_basis(rows.moments(), n_bits=2, n_components=n_features, eps=1.2e-7, xp=XP)
+    training = rows.project(basis)
+    assert isinstance(training, UnprojectedRows) == (n_features == 1300)
+    for part in training.parts(4):
+        found = part.project(np.eye(len(basis.lam), 1)).kept
+        assert np.mean(np.concatenate(found) > 0) == pytest.approx(0.5, abs=0.05)
+
+
+def test_blocks_of_a_row_go_to_all_parts_in_turn():
+    rows = ProjectedRows([np.ones((1, 3), np.float32)] * 6, sum_dtype=np.float64, xp=XP)
+    assert sorted(part.n for part in rows.parts(4)) == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("encoder", [scq.OgE, scq.OnE])
