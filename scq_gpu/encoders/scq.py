@@ -258,7 +258,7 @@ class OgE(_SCQ):
         columnwise solver.
     max_iter : int or "auto", default="auto"
         Most iterations (a pass over the rows and a V step each); "auto" is 12 for neighbors, all of which are run, and
-        100 otherwise. A fit for classes from 20,000 rows in memory or more learns from parts of them first; "auto" is
+        100 otherwise. A fit for classes from 48,000 rows in memory or more learns from parts of them first; "auto" is
         then 2, both of which are run.
     tol : float, default=1e-4
         The fit ends when the loss falls by less than this, relatively; with the joint solver, twice in a row. The

@@ -86,8 +86,7 @@ def seen(monkeypatch):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(partial, "_SMALL_PART", 500)
-    monkeypatch.setattr(partial, "_LARGE_PART", 1_000)
+    monkeypatch.setattr(partial, "_PART_ROWS", 500)
 
 
 @pytest.mark.parametrize("n_bits", [8, 80])
@@ -167,8 +166,9 @@ def test_blocks_of_a_row_go_to_all_parts_in_turn():
 
 
 @pytest.mark.parametrize("encoder", [scq.OgE, scq.OnE])
-def test_parts_end_where_all_rows_do(small_parts, encoder):
+def test_parts_end_where_all_rows_do(monkeypatch, encoder):
     """The loss over all rows after passes over parts, beside that of passes over all of them until it settles."""
+    monkeypatch.setattr(partial, "_PART_ROWS", 1_000)
     X = bunches(4_000)
     quick, patient = (encoder(16, preserve="classes", max_iter=m, random_state=0).fit(X) for m in ("auto", 100))
     assert quick.n_iter_ == 2 < patient.n_iter_
