@@ -494,7 +494,7 @@ rule gave OgE +4.5 at 32 bits, +2.2 at 64, +0.2 at 128 and -1.1 at 256, OnE +2.7
 tried gave both on all sets from 128 bits on. Ridge, weights, scale and passes all move along one trade between \
 recall and mAP (`benchmarks/ridge_dial.py`). A few bits that are learned for classes and stand beside the others, not \
 orthogonal to them, do better at 128 bits ([study](neighbors_study.md)): recall of ITQ and 4.5 points of mAP more, \
-with one bit in 16. Made orthogonal they lose what they gain, so they are not in OgE:
+with one bit in 16. Made orthogonal they lost what they gain, in trials that are not kept, so they are not in OgE:
 
 ![Recall and mAP as the ridge moves](../images/ridge_dial.png)
 
