@@ -100,8 +100,13 @@ def quiet_floats() -> contextlib.AbstractContextManager[object]:
 
 
 def has_numba(x: Array) -> bool:
-    """Whether compiled loops can work on x: a NumPy array, and numba installed."""
+    """Whether loops that numba compiles can work on x: a NumPy array, and numba installed."""
     return isinstance(x, np.ndarray) and importlib.util.find_spec("numba") is not None
+
+
+def has_llvm(x: Array) -> bool:
+    """Whether loops that llvmlite compiles can work on x: a NumPy array, and llvmlite installed."""
+    return isinstance(x, np.ndarray) and importlib.util.find_spec("llvmlite") is not None
 
 
 def row_slices(n: int, size: int) -> list[slice]:

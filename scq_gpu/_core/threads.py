@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import sys
 import threading
 from collections import deque
@@ -29,6 +30,11 @@ T = TypeVar("T")
 _AHEAD = 2  # blocks under way per thread
 _LARGE_PRODUCT = 1 << 24  # multiplications from which handing bands of a product to threads pays
 _BAND = 320  # rows
+
+
+def available_cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Held:

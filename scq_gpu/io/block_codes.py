@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from scq_gpu._core.arrays import to_host
 from scq_gpu._core.invalid import fill_invalid, settle_codes
+from scq_gpu._core.threads import available_cores
 from scq_gpu.rows.sources.base import ArrayRows, RowSource, read_ahead
 
 _RUN = 4  # blocks that a process works on at a time: reading can start anywhere, but not everywhere cheaply
@@ -105,8 +106,7 @@ def _encode_with(work: Work, first: int, workers: int) -> Iterator[BlockCodes]:
 
 def _share(workers: int) -> int:
     """Threads of each process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // workers)
+    return max(1, available_cores() // workers)
 
 
 _work: Work  # of a worker process

@@ -1,4 +1,4 @@
-"""Loops over rows and codes, in array operations, compiled for the CPU (numba) or as CUDA kernels.
+"""Loops over rows and codes, in array operations, compiled for the CPU (llvmlite, numba) or as CUDA kernels.
 
 `scq_gpu.kernels.engines` decides which of them runs; all give the same answers.
 """

@@ -26,8 +26,9 @@ import numpy as np
 
 from scq_gpu._core.arrays import row_slices
 from scq_gpu._core.factors import RowFactors
+from scq_gpu.kernels.compile_numba import compiled, inner, popcount
 from scq_gpu.kernels.fast_scan_numba import GROUP, pass_scores, pass_sums, to_columns
-from scq_gpu.kernels.threads import allowed_threads, check_stopped, compiled, over_tasks, piece_rows, popcount
+from scq_gpu.kernels.threads import allowed_threads, check_stopped, over_tasks, piece_rows
 
 _BLOCK_BYTES = 8 << 10  # columns of a block: with the tables of a tile, they stay in a core's L1
 _PIECE_ROWS = 1 << 16  # whose factors are converted at a time
@@ -252,14 +253,14 @@ def _scan(codes, first, exact, coarse, scaling, scratch, best, rows):  # type: i
                     _take(masks[g], begin + g * GROUP, codes, first, exact, scaling, j, best, rows)
 
 
-@compiled()
+@inner
 def _limit(worst, start, unit):  # type: ignore[no-untyped-def]
     """The largest coarse sum that a row no worse than the worst may have."""
     steps = (np.float64(worst) - np.float64(start)) / np.float64(unit)
-    return np.uint16(max(steps, 0.0)) if steps < 65535 else np.uint16(65535)
+    return np.uint16(steps if steps > 0 else 0.0) if steps < 65535 else np.uint16(65535)
 
 
-@compiled()
+@inner
 def _take(mask, begin, codes, first, exact, scaling, j, best, rows):  # type: ignore[no-untyped-def]
     """Score the rows of a mask exactly, from row ``begin`` on; those that are better go into the query's heap."""
     table = exact[j]
@@ -277,7 +278,7 @@ def _take(mask, begin, codes, first, exact, scaling, j, best, rows):  # type: ig
             _replace_worst(best[j], rows[j], score, first + row)
 
 
-@compiled()
+@inner
 def _replace_worst(best, rows, score, row):  # type: ignore[no-untyped-def]
     """Put a row in place of the worst of a heap, whose root is the largest (score, row)."""
     k = best.shape[0]

@@ -88,10 +88,10 @@ def encode_rows(
     codes = np.empty((X.shape[0], code_bytes(W.shape[1])), dtype=np.uint8) if out is None else out
     if not X.shape[0]:
         return codes, True
-    if engine == "numba":
-        from scq_gpu.kernels import encode_numba
+    if engine == "llvm":
+        from scq_gpu.kernels import encode_llvm
 
-        return codes, encode_numba.encode_rows(np.asarray(X), np.asarray(W), np.asarray(t), codes)
+        return codes, encode_llvm.encode_rows(np.asarray(X), np.asarray(W), np.asarray(t), codes)
     return codes, _encode_numpy(np.asarray(X), W, t, codes)
 
 

@@ -1,8 +1,9 @@
 """Which engine runs: the one place that decides.
 
 Every operation has an engine in array operations, for any namespace and device. Beside it stand compiled loops for
-NumPy arrays (numba, extra ``cpu``) and kernels for arrays on a GPU (CuPy). Compiled code is loaded only where there is
-enough work to pay for it.
+NumPy arrays (extra ``cpu``: llvmlite to encode, numba to search) and kernels for arrays on a GPU (CuPy). Few rows are
+encoded by the same engine as many, so that a row has one code; what numba compiles is loaded only where there is enough
+work to pay for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, has_numba, namespace
+from scq_gpu._core.arrays import Array, device_of, has_llvm, has_numba, namespace
 from scq_gpu._core.devices import is_row_major, runs_kernels
 from scq_gpu._core.validate import check_choice
 from scq_gpu.kernels.cuda.geometry import ELEMENT_BYTES, MAX_BITS, MAX_K, MAX_SCORED_BYTES
@@ -31,7 +32,7 @@ def has_encode_kernel(X: Array) -> bool:
 
 
 def encode_engine(X: Array, precision: str) -> str:
-    """The engine that encodes rows X: "cuda", "numba", "numpy" or "arrays"; an error if none has the precision."""
+    """The engine that encodes rows X: "cuda", "llvm", "numpy" or "arrays"; an error if none has the precision."""
     check_choice(precision, name="precision", choices=PRECISIONS)
     if has_encode_kernel(X):
         return "cuda"
@@ -42,7 +43,7 @@ def encode_engine(X: Array, precision: str) -> str:
             f"pass precision='exact' (of {', '.join(map(repr, PRECISIONS))}), which runs everywhere"
         )
     if isinstance(X, np.ndarray):
-        return "numba" if has_numba(X) else "numpy"
+        return "llvm" if has_llvm(X) else "numpy"
     return "arrays"
 
 

@@ -15,8 +15,9 @@ from itertools import pairwise
 import numpy as np
 
 from scq_gpu._core.arrays import row_slices
+from scq_gpu.kernels.compile_numba import compiled, inner, popcount
 from scq_gpu.kernels.hamming import as_words
-from scq_gpu.kernels.threads import allowed_threads, check_stopped, compiled, over_tasks, piece_rows, popcount
+from scq_gpu.kernels.threads import allowed_threads, check_stopped, over_tasks, piece_rows
 
 _BLOCK_BYTES = 16 << 10  # a block of codes: half of a core's L1
 _PIECE_BYTES = 16 << 20  # codes that have to be padded to whole words, held in memory at a time by each thread
@@ -80,8 +81,8 @@ def _search(
     state = np.zeros((q, 3), dtype=np.int64)
     state[:, 0] = bounds
     for words, first in _words(parts, lo, hi, queries=q):
-        _scan(Q, words.ravel(), first, k, *buffers, counts, state, _block_rows(words), _width(Q))
-    _finish(*buffers, counts, state, k, *answer)
+        _scan(Q, words.ravel(), first, k, *buffers, counts, state, *_block(words), _width(Q))
+    _finish(*buffers, counts, np.empty(counts.shape[1], dtype=np.int64), state, k, *answer)
 
 
 def _sample(parts: Parts, k: int, n: int) -> np.ndarray | None:
@@ -156,6 +157,12 @@ def _block_rows(words: np.ndarray) -> int:
     return max(64, _BLOCK_BYTES // row_bytes)
 
 
+def _block(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Room for the rows and distances that a block of codes may give, and for one more that is then overwritten."""
+    size = _block_rows(words) + 1
+    return np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
+
+
 def _width(Q: np.ndarray) -> tuple[int, ...]:
     """The number of words as a type: a tuple that long, so that a compiled loop over words is unrolled."""
     return (0,) * (Q.shape[1] if Q.shape[1] <= 16 else 0)
@@ -169,7 +176,7 @@ def _distance(q, D, at, width):  # type: ignore[no-untyped-def]
     return np.uint32(d)
 
 
-@compiled()
+@inner
 def _below(q, D, bound, rows, ds, width):  # type: ignore[no-untyped-def]
     """Rows of a block nearer than ``bound``, and how many: eight are tried at a time, as hits are rare.
 
@@ -199,11 +206,10 @@ def _below(q, D, bound, rows, ds, width):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def _scan(Q, D, first, k, candidate_d, candidate_row, counts, state, block, width):  # type: ignore[no-untyped-def]
+def _scan(Q, D, first, k, candidate_d, candidate_row, counts, state, rows, ds, width):  # type: ignore[no-untyped-def]
     """Go through the codes D, a block at a time, with every query; ``first`` is the row of the first code."""
     W = Q.shape[1]
-    rows = np.empty(block + 1, dtype=np.int32)
-    ds = np.empty(block + 1, dtype=np.int32)
+    block = rows.shape[0] - 1
     for start in range(0, D.shape[0], block * W):
         codes = D[start : start + block * W]
         for j in range(Q.shape[0]):
@@ -253,7 +259,7 @@ def _guess(Q, D, wanted, n_bits, bounds, width):  # type: ignore[no-untyped-def]
         bounds[j] = bound
 
 
-@compiled()
+@inner
 def _take(rows, ds, m, first, k, candidate_d, candidate_row, counts, state):  # type: ignore[no-untyped-def]
     """Put a block's candidates into the buffer. State: bound, how many in the buffer are below it, buffer length."""
     bound, less, fill = state[0], state[1], state[2]
@@ -274,7 +280,7 @@ def _take(rows, ds, m, first, k, candidate_d, candidate_row, counts, state):  # 
     state[0], state[1], state[2] = bound, less, fill
 
 
-@compiled()
+@inner
 def _compact(candidate_d, candidate_row, fill, bound, at_bound):  # type: ignore[no-untyped-def]
     """Keep the candidates below the bound and the first few at it, in order."""
     kept = 0
@@ -289,9 +295,8 @@ def _compact(candidate_d, candidate_row, fill, bound, at_bound):  # type: ignore
 
 
 @compiled()
-def _finish(candidate_d, candidate_row, counts, state, k, out_d, out_row):  # type: ignore[no-untyped-def]
+def _finish(candidate_d, candidate_row, counts, place, state, k, out_d, out_row):  # type: ignore[no-untyped-def]
     """Order each query's best k by distance, rows ascending inside a distance: a counting sort."""
-    place = np.empty(counts.shape[1], dtype=np.int64)
     for j in range(candidate_d.shape[0]):
         bound = state[j, 0]
         place[0] = 0
@@ -303,6 +308,6 @@ def _finish(candidate_d, candidate_row, counts, state, k, out_d, out_row):  # ty
                 out_d[j, place[d]] = d
                 out_row[j, place[d]] = candidate_row[j, c]
                 place[d] += 1
-        for c in range(min(state[j, 2], k), k):
+        for c in range(state[j, 2], k):
             out_d[j, c] = bound
             out_row[j, c] = -1

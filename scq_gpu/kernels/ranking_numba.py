@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from scq_gpu._core.arrays import Array, row_slices, to_host
+from scq_gpu.kernels.compile_numba import compiled, popcount
 from scq_gpu.kernels.hamming import as_words
-from scq_gpu.kernels.threads import PIECE, allowed_threads, check_stopped, compiled, over_tasks, popcount
+from scq_gpu.kernels.threads import PIECE, allowed_threads, check_stopped, over_tasks
 
 _CHUNK = 1 << 16  # codes whose distances stay in a core's cache between the two passes
 _MODES = {None: 0, "standard": 1, "trapezoid": 2}

@@ -1,64 +1,26 @@
-"""Compiling loops, and running them over slices of rows or queries on threads, without the GIL.
-
-Imported only when numba is used.
-"""
+"""Running compiled loops, which leave the GIL, over slices of rows or queries on threads."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from numba import config, njit, types
-from numba.extending import intrinsic
+from scq_gpu._core.threads import available_cores
 
 PIECE = 1 << 27  # steps of a compiled loop, a word or a few products each: some hundredths of a second
 _LEAST_ROWS = 4096
 _PATIENCE = 0.25  # seconds that an interrupt waits for tasks to stop
 
 
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` without the GIL, its machine code kept on disk where that can be written, and only there.
-
-    A read-only installation without a writable home, as in a hardened container, compiles anew in each process; so
-    does one whose disk is full.
-    """
-
-    def compile_later(function: Callable[..., Any]) -> Any:
-        try:
-            dispatcher = njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # numba finds no folder to write to
-            return njit(nogil=True, **options)(function)
-        cache = dispatcher._cache
-        save = cache.save_overload
-
-        def save_if_possible(*arguments: Any) -> None:
-            with contextlib.suppress(OSError):
-                save(*arguments)
-
-        cache.save_overload = save_if_possible
-        return dispatcher
-
-    return compile_later
-
-
-@intrinsic
-def popcount(typingctx: Any, x: Any) -> Any:
-    """Number of bits set in an unsigned integer: one instruction."""
-    if not isinstance(x, types.Integer):
-        return None
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return x(x), codegen
-
-
+@functools.cache
 def allowed_threads() -> int:
-    """Threads numba may use: the cores this process may run on, or the environment's NUMBA_NUM_THREADS."""
-    return int(vars(config)["NUMBA_NUM_THREADS"])
+    """How many threads compiled loops may use: the environment's NUMBA_NUM_THREADS, or the cores of this process."""
+    wanted = os.environ.get("NUMBA_NUM_THREADS", "")
+    return max(1, int(wanted)) if wanted.strip().isdecimal() else available_cores()
 
 
 class _Stopped(Exception):
@@ -81,7 +43,7 @@ def piece_rows(steps_per_row: int) -> int:
 
 
 def over_tasks(tasks: Sequence[tuple[Any, ...]]) -> None:
-    """Call every ``(function, *arguments)``, on as many threads as numba is allowed.
+    """Call every ``(function, *arguments)``, on as many threads as are allowed.
 
     An interrupt or an error ends it within the time of one piece: tasks that wait are dropped, and those that run stop
     at their next `check_stopped`.

@@ -1,8 +1,11 @@
-"""Encoding NumPy rows: the compiled engine and the one without numba, over shapes, types, layouts and threads."""
+"""Encoding NumPy rows: the compiled engine and the one without llvmlite, over shapes, types, layouts and threads."""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
+import platform
 import subprocess
 import sys
 
@@ -19,6 +22,7 @@ from scq_gpu.rows import passes
 from scq_gpu.rows.sources import ArrayRows, JoinedRows
 
 ENGINES = ["compiled", "numpy"]
+NEEDS = "the compiled engine needs llvmlite (extra cpu)"
 DTYPES = ["float32", "float64", "float16", "uint8", "int8", "int16", "uint16", "int32", "int64", "uint64", "bool"]
 LAYOUTS = {
     "rows": lambda X: X,
@@ -48,9 +52,9 @@ def _read_only(X):
 
 def use(engine, patch):
     if engine == "numpy":
-        patch.setattr(engines, "has_numba", lambda x: False)
+        patch.setattr(engines, "has_llvm", lambda x: False)
     else:
-        pytest.importorskip("numba", reason="the compiled engine needs numba (extra cpu)")
+        pytest.importorskip("llvmlite", reason=NEEDS)
 
 
 @pytest.fixture(params=ENGINES)
@@ -60,11 +64,11 @@ def engine(request, monkeypatch):
 
 
 @pytest.fixture
-def numba_engine():
-    pytest.importorskip("numba", reason="the compiled engine needs numba (extra cpu)")
-    from scq_gpu.kernels import encode_numba
+def compiled():
+    pytest.importorskip("llvmlite", reason=NEEDS)
+    from scq_gpu.kernels import encode_llvm
 
-    return encode_numba
+    return encode_llvm
 
 
 def problem(n, d, n_bits, dtype, seed):
@@ -117,11 +121,11 @@ def test_any_shape_type_and_layout(engine, n, d, n_bits, dtype, layout, seed):
 def test_blocks_and_threads(engine, monkeypatch, dtype, layout):
     """Shapes that take several blocks and several tasks, none of them even."""
     if engine == "compiled":
-        from scq_gpu.kernels import encode_numba
+        from scq_gpu.kernels import encode_llvm
 
-        monkeypatch.setattr(encode_numba, "_BLOCK_BYTES", 1)
-        monkeypatch.setattr(encode_numba, "_TASK_FLOPS", 50_000)
-        monkeypatch.setattr(encode_numba, "allowed_threads", lambda: 3)
+        monkeypatch.setattr(encode_llvm, "_BLOCK_BYTES", 1)
+        monkeypatch.setattr(encode_llvm, "_TASK_FLOPS", 50_000)
+        monkeypatch.setattr(encode_llvm, "allowed_threads", lambda: 3)
     else:
         monkeypatch.setattr(kernel_encode, "block_bytes", lambda x: 1)
     X, W, t = problem(1033, 37, 41, dtype, 5)
@@ -139,7 +143,7 @@ def test_scores_on_the_threshold_count_as_one(engine, dtype):
     np.testing.assert_array_equal(codes, np.packbits(scores >= t, axis=1, bitorder="little"))
 
 
-def test_a_row_has_the_same_code_in_every_company(numba_engine, monkeypatch):
+def test_a_row_has_the_same_code_in_every_company(compiled, monkeypatch):
     """Thresholds are scores of the rows themselves, so rounding in another order would show."""
     rng = np.random.default_rng(1)
     X, W = rng.standard_normal((400, 300), dtype=np.float32), rng.standard_normal((300, 40), dtype=np.float32)
@@ -151,16 +155,115 @@ def test_a_row_has_the_same_code_in_every_company(numba_engine, monkeypatch):
     order = rng.permutation(40)
     shuffled = np.packbits(np.unpackbits(codes, axis=1, bitorder="little")[:, order], axis=1, bitorder="little")
     np.testing.assert_array_equal(encode_linear(X, W[:, order], t[order]), shuffled)
-    monkeypatch.setattr(numba_engine, "_TASK_FLOPS", 1)
-    monkeypatch.setattr(numba_engine, "allowed_threads", lambda: 7)
+    monkeypatch.setattr(compiled, "_TASK_FLOPS", 1)
+    monkeypatch.setattr(compiled, "allowed_threads", lambda: 7)
     np.testing.assert_array_equal(encode_linear(X, W, t), codes)
 
 
-def test_every_float16(numba_engine):
+def test_every_float16(compiled):
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
-    widened = numba_engine._convert(halves, np.empty((256, 256), dtype=np.float32))
+    widened = compiled._convert(halves, np.empty((256, 256), dtype=np.float32))
     np.testing.assert_array_equal(widened, halves.astype(np.float32))
     np.testing.assert_array_equal(np.signbit(widened), np.signbit(halves))
+    for n in (1, 15, 16, 17, 31):  # whole vectors, and what is left
+        some, out = halves[200, :n], np.full(n + 1, 7, dtype=np.float32)
+        compiled._convert(some, out[:n])
+        np.testing.assert_array_equal(out, [*some.astype(np.float32), 7])
+
+
+def test_no_byte_outside_rows_and_codes_is_touched(compiled):
+    """Every width and number of rows, the codes between guards, the rows at the end of what may be read."""
+    mmap = pytest.importorskip("mmap")
+    if sys.platform != "linux":
+        pytest.skip("forbids a page with Linux's mprotect")
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, 0) == 0
+    readable = np.frombuffer(memory, dtype=np.uint8)[: mmap.PAGESIZE]
+    rng = np.random.default_rng(0)
+    try:
+        for n, n_bits, dtype in itertools.product((1, 5, 6, 7, 97), (1, 8, 9, 16, 17, 31, 33), ("float32", "float64")):
+            X = readable[-n * 3 * np.dtype(dtype).itemsize :].view(dtype).reshape(n, 3)
+            X[...] = rng.integers(-9, 10, (n, 3))
+            W = rng.integers(-9, 10, (3, n_bits)).astype(dtype)
+            width = -(-n_bits // 8)
+            guarded = np.full((n + 2, width), 0xA5, dtype=np.uint8)
+            assert compiled.encode_rows(X, W, np.zeros(n_bits, dtype=dtype), guarded[1:-1])
+            np.testing.assert_array_equal(guarded[1:-1], np.packbits(X @ W >= 0, axis=1, bitorder="little"))
+            assert (guarded[[0, -1]] == 0xA5).all()
+    finally:
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+# ---- in a new process ----
+
+FIRST = """
+import sys, threading
+import numpy as np
+from scq_gpu.kernels import encode_linear
+rng = np.random.default_rng(0)
+X, W = rng.integers(-9, 10, (700, 33)), rng.integers(-9, 10, (33, 41))
+expected = np.packbits(X @ W >= 5, axis=1, bitorder="little")
+found, together = {}, threading.Barrier(8)
+
+def encode(number):
+    dtype = ("float16", "float32", "float64", "int8")[number % 4]
+    rows, t = X.astype(dtype), np.full(41, 5.0)
+    together.wait()
+    found[number] = encode_linear(rows, W.astype(np.float64), t)
+
+threads = [threading.Thread(target=encode, args=[number]) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(found) == 8 and all(np.array_equal(codes, expected) for codes in found.values())
+"""
+
+
+def run(script, **environment):
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_first_encodes_on_many_threads(compiled):
+    run(FIRST)
+
+
+@pytest.mark.parametrize("features", ["", "+ssse3", "+avx,+avx2"])
+def test_on_lesser_processors(compiled, features):
+    """Compiled for processors without some of the vector instructions."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("names features of x86-64")
+    run(FIRST, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES=features)
+
+
+def test_an_encode_imports_no_numba(compiled):
+    """It would take longer than all else that the first encode of a process does."""
+    script = """import sys
+import numpy as np, sklearn.base, sklearn.utils.validation
+brought = "numba" in sys.modules  # by scikit-learn, where other packages ask for it
+import scq_gpu as scq
+X = np.random.default_rng(0).standard_normal((300, 20))
+for dtype in ("float16", "float32", "float64", "uint8"):
+    scq.OgE(8, max_iter=2, tol=0, random_state=0).fit(X).encode(X.astype(dtype))
+print(brought, "numba" in sys.modules, "llvmlite" in sys.modules)"""
+    brought, numba, llvmlite = run(script).split()
+    assert (numba, llvmlite) == (brought, "True")
+
+
+def test_threads_are_those_numba_would_use():
+    numba = pytest.importorskip("numba")
+    script = "from scq_gpu.kernels.threads import allowed_threads; print(allowed_threads())"
+    for wanted in ("1", "3"):
+        assert int(run(script, NUMBA_NUM_THREADS=wanted)) == int(wanted)
+    assert (
+        int(run(f"import os; os.environ.pop('NUMBA_NUM_THREADS', 0); {script}"))
+        == numba.config.NUMBA_DEFAULT_NUM_THREADS
+    )
+    assert int(run(script, NUMBA_NUM_THREADS="0")) == 1
 
 
 # ---- NaN and inf ----
@@ -295,7 +398,7 @@ def peak():  # MiB; ru_maxrss would begin with that of the process that started 
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
 
 if "{engine}" == "numpy":
-    engines.has_numba = lambda x: False
+    engines.has_llvm = lambda x: False
 n, d, n_bits = {n}, 32, 256
 rng = np.random.default_rng(0)
 X = np.empty((n, d), dtype="{dtype}", order="{order}")

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("numba")
-
 from scq_gpu.kernels import threads
 
 

@@ -10,50 +10,80 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba", reason="numba is not installed")
-
 ROOT = Path(__file__).parents[2]
-WORK = """
+ENCODE = """
+import numpy as np
+import scq_gpu as scq
+
+rng = np.random.default_rng(0)
+encoder = scq.LSH(n_bits=8, random_state=0).fit(rng.standard_normal((50, 16)))
+assert encoder.encode(rng.standard_normal((50, 16))).shape == (50, 1)
+print(scq.__file__)
+"""
+SEARCH = """
 import numpy as np
 import scq_gpu as scq
 from scq_gpu.kernels import engines, hamming_numba
 
 engines.PAIRS = 1
-rng = np.random.default_rng(0)
-codes = rng.integers(0, 256, size=(300, 4), dtype=np.uint8)
+codes = np.random.default_rng(0).integers(0, 256, size=(300, 4), dtype=np.uint8)
 index = scq.HammingIndex(codes, 32)
 assert (index.search(codes[:5], 1)[0] == 0).all()
-encoder = scq.LSH(n_bits=8, random_state=0).fit(rng.standard_normal((50, 16)))
-encoder.encode(rng.standard_normal((50, 16)))
 print(scq.__file__, hamming_numba._scan.stats.cache_path)
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes and users are POSIX's")
-def test_compiled_loops_without_a_place_for_their_cache():
+@pytest.fixture
+def read_only():
+    """A folder with the package in it, and a function that runs a script there: its home, where it may not write."""
+    if os.name != "posix":
+        pytest.skip("modes and users are POSIX's")
     folder = Path(tempfile.mkdtemp())
-    try:
-        shutil.copytree(ROOT / "scq_gpu", folder / "scq_gpu", ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (folder, *folder.rglob("*")):
-            path.chmod((path.stat().st_mode | stat.S_IRGRP | stat.S_IROTH) & ~0o222 | (0o555 if path.is_dir() else 0))
-        command = [sys.executable, "-c", WORK]
+
+    def run(script):
+        command = [sys.executable, "-c", script]
         if os.geteuid() == 0:  # who may write anywhere, unless that right is taken away
             if shutil.which("setpriv") is None:
                 pytest.skip("runs as root, and there is no setpriv to take root's rights away")
             command = ["setpriv", "--bounding-set=-dac_override", *command]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_CACHE", "XDG_"))}
         environment |= {"HOME": str(folder), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        run = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stderr
-        assert run.stdout.split() == [str(folder / "scq_gpu" / "__init__.py"), "None"]
+        done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    try:
+        shutil.copytree(ROOT / "scq_gpu", folder / "scq_gpu", ignore=shutil.ignore_patterns("__pycache__"))
+        for path in (folder, *folder.rglob("*")):
+            path.chmod((path.stat().st_mode | stat.S_IRGRP | stat.S_IROTH) & ~0o222 | (0o555 if path.is_dir() else 0))
+        yield folder, run
     finally:
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755)
         shutil.rmtree(folder)
 
 
+def test_compiled_loops_without_a_place_for_their_cache(read_only):
+    pytest.importorskip("numba", reason="numba is not installed")
+    folder, run = read_only
+    assert run(SEARCH) == [str(folder / "scq_gpu" / "__init__.py"), "None"]
+
+
+def test_an_encode_without_a_place_to_write_to(read_only):
+    folder, run = read_only
+    assert run(ENCODE) == [str(folder / "scq_gpu" / "__init__.py")]
+
+
+def test_an_encode_leaves_nothing_where_it_may_write(tmp_path):
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), str(tmp_path))
+    environment = os.environ | places | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", ENCODE], env=environment, cwd=tmp_path, check=True, capture_output=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path, monkeypatch):
-    from scq_gpu.kernels.threads import compiled
+    pytest.importorskip("numba", reason="numba is not installed")
+    from scq_gpu.kernels.compile_numba import compiled
 
     @compiled()
     def add(x, y):
