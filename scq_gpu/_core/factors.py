@@ -1,7 +1,8 @@
 """Per-row factors: two float16 behind each code, which correct a float query's distance to it.
 
-``encode(X, factors=True)`` gives codes that are four bytes wider: after the bits of a row, its squared norm about the
-training mean and a correction, both in the scale of the projections, as little-endian float16.
+``encode(X, factors=True)`` gives codes that are four bytes wider: after the bits of a row, what its norm about the
+training mean adds to distances and by how much its bits count, both in the scale of the projections, as little-endian
+float16 (`scq_gpu.search.scoring`).
 """
 
 from __future__ import annotations

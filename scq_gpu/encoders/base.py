@@ -380,7 +380,7 @@ class LinearEncoder(Encoder):
             return xp.stack(sums, axis=1)
 
         sums = rows.map_blocks(measure, lambda found: found, where="X @ W")
-        return row_factors(to_host(sums))
+        return row_factors(to_host(sums), self.n_bits)
 
     @overload
     def project(self, X: np.ndarray) -> NDArray[np.floating]: ...

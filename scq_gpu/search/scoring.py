@@ -7,16 +7,28 @@ the training rows with that bit, and
 .. math:: |q - x|^2 \approx \sum_k (o_k(q) - c_{k, b_k})^2, \qquad
           q \cdot x \approx q \cdot \text{mean} + \sum_k (u_k \cdot q) \, c_{k, b_k}.
 
-With two numbers per row, coordinates :math:`o = F'(x - \text{mean})` along the orthonormal columns F nearest to the
-:math:`u_k`, and with :math:`b_k = \pm 1`, :math:`f = |o|^2 / \sum_k o_k b_k`, which makes the estimate of
-:math:`o \cdot o` exact, as in RaBitQ (Gao and Long, SIGMOD 2024), and
-:math:`r = |o|^2 + (|x - \text{mean}|^2 - |o|^2) / 2`,
+Two numbers per row say more. Let :math:`o = F'(x - \text{mean})` be coordinates along the orthonormal columns F nearest
+to the :math:`u_k`, :math:`b_k = \pm 1` the L bits, and :math:`S = \sum_k o_k b_k`. Then :math:`x - \text{mean}` has
+three parts: :math:`(S / L) \, b`, the multiple of its code nearest to it; a rest e in the span of F,
+:math:`|e|^2 = |o|^2 - S^2 / L`; and :math:`x_\perp` outside the span. Of a query, :math:`t = \sum_k o_k(q) \, b_k` is
+known, and so is its product with the first part. Its share of e, :math:`q \cdot e / |e|^2`, is estimated by its share
+of the first part, t / S, drawn in to 1/2 because few bits make t noisy:
+:math:`q \cdot e \approx |e|^2 (\tau \, t / S + (1 - \tau) / 2)`. Hence
 
-.. math:: |q - x|^2 \approx |q - \text{mean}|^2 + r - 2 f \sum_k o_k(q) \, b_k, \qquad
-          q \cdot x \approx q \cdot \text{mean} + f \sum_k (F'q)_k \, b_k.
+.. math:: |q - x|^2 \approx |q - \text{mean}|^2 + r - 2 f t, \qquad
+          q \cdot x \approx q \cdot \text{mean} + f \sum_k (F'q)_k \, b_k,
 
-What lies outside the span of the map counts by half: of the shares 0, 1/2 and 1, one half kept most neighbors
-(docs/results/neighbors.md).
+.. math:: f = \frac{S}{L} + \tau \frac{|e|^2}{S}, \qquad
+          r = \frac{S^2}{L} + \tau |e|^2 + \frac{m \, |x_\perp|^2}{m + |x_\perp|^2}, \qquad
+          \tau = \frac{S^2}{S^2 + 100 \, |o|^2}.
+
+:math:`S^2` grows like :math:`L |o|^2`, so :math:`\tau` is about 0.2 at 32 bits and 0.6 at 256. With :math:`\tau = 1`,
+f is that of RaBitQ (Gao and Long, SIGMOD 2024): unbiased, but so large for rows which their code fits badly that they
+crowd the top. A query near x inside the span is likely to be near it outside, the more so the less the map holds; hence
+:math:`x_\perp` adds less than its norm, and at most m, the mean of :math:`|o|^2` over the training rows, which is
+:math:`\pi / 2` times the mean square of their levels if the :math:`o_k` are bell-shaped. Estimates are made for rows
+near the query; distances of far ones come out too small. The form and the 100 were chosen on queries held out of the
+training rows (docs/results/factors_study.md).
 
 All of them are a constant of the query, and of the row, and a sum over bits: what `scq_gpu.kernels.asymmetric` scans.
 """
@@ -32,7 +44,8 @@ from scq_gpu._core.validate import METRICS, check_choice, check_projections
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 _REACH = 1e-30, 1e37  # of distances, so that float32 holds them, their differences and their sums
-_OUTSIDE = 0.5  # share of a row's squared norm outside the span of the map that counts in its distances
+_NOISE = 100.0  # how much t / S varies by chance, in units of |o|^2 / S^2, over how much the shares of e vary
+_INSIDE = np.pi / 2  # mean |o|^2 of training rows in the scale of the map, where the squares of levels add up to 1
 
 
 class QueryScores(NamedTuple):
@@ -132,14 +145,18 @@ def _scores(
     return QueryScores(gain.astype(np.float32), base.astype(np.float32), unit, none.astype(np.float32), offsets)
 
 
-def row_factors(sums: np.ndarray) -> np.ndarray:
-    """Factors (n, 2) float16 from sums (n, 3) in the scale of the map: |o|^2, the sum of o_k b_k, and |x - mean|^2.
+def row_factors(sums: np.ndarray, n_bits: int) -> np.ndarray:
+    """Factors (n, 2) float16 from sums (n, 3) in the scale of the map: |o|^2, the sum S of o_k b_k, and |x - mean|^2.
 
     A row too far out for float16 is drawn in along its direction: were its offset alone cut, it would seem near.
     """
-    inside, absolute, square = sums.astype(np.float64).T
-    correction = inside / np.where(absolute > 0, absolute, 1.0)
-    offset = np.maximum(inside + _OUTSIDE * (square - inside), 0.0)
+    inside, along, square = sums.astype(np.float64).T
+    along = np.maximum(along, 0.0)  # of columns far from orthogonal, b may fit worse than nothing
+    told = (along / np.sqrt(n_bits)) ** 2
+    lost, outside = np.maximum(inside - told, 0.0), np.maximum(square - inside, 0.0)
+    slope = along / np.where(inside > 0, n_bits * told + _NOISE * inside, 1.0)  # tau / S
+    correction = along / n_bits + slope * lost
+    offset = told + slope * along * lost + _INSIDE * outside / (_INSIDE + outside)
     drawn = np.sqrt(_HALF_MAX / np.maximum(offset, _HALF_MAX))
     factors: np.ndarray = np.stack([offset * drawn**2, correction * drawn], axis=1)
     return factors.astype(np.float16)
