@@ -4,7 +4,7 @@
 
 2,000 rows of ``X_train`` ask, the others are trained on and searched; test queries are not touched. Each setting is
 compared with ITQ query by query, one seed. Writes docs/results/neighbors_study.csv as it goes, where what is there is
-not run again, and docs/results/neighbors_study.md.
+not run again, docs/results/neighbors_study.md and docs/images/stretch.png.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
+from scq_gpu import plots
 from scq_gpu.metrics import exact_neighbors, mean_average_precision
 from scq_gpu.rows import basis
+from scq_gpu.training import defaults
 from scq_gpu.training.defaults import auto_ridge
 
 sys.path.insert(0, str(Path(__file__).parent / "paper"))
-from results import read_rows, table, write_page, write_rows
+from results import read_rows, table, write_figure, write_page, write_rows
 
 N_QUERIES = 2_000
 KEY = ("set", "bits", "setting")
@@ -36,9 +38,12 @@ ABOUT = (
     "Recall of the float top-10 by Hamming distance, against ITQ with the same seed: relative difference in percent, "
     "in brackets the standard error over queries, among the first 10 and 100 results; mAP by class over ITQ's, in "
     "points (EfficientNet). Made by `python benchmarks/neighbors_study.py --data DIR`; queries are 2,000 rows taken "
-    "out of the training rows.\n\n"
-    "*1 class bit in 16*: that many bits are learned for classes and stand beside a code of the others, not orthogonal "
-    "to them. *Unweighted*: the axes are not flattened. Multiples of the ridge are of the rule's."
+    "out of the training rows.\n\n![Recall against mAP](../images/stretch.png)\n\n"
+    "*Stretch*: how far groups of rows are drawn apart ([theory](../theory.md)). *No stretch, ridge 0.3 sqrt(32 / "
+    "bits)*: the rule before there was a stretch. *1 class bit in 16*: that rule, with so many bits learned for "
+    "classes beside the others, not orthogonal to them. *Unweighted*: the axes are not flattened. *Spread thresholds*: "
+    "the rule's map, each bit with a threshold of its own within 0.8 standard deviations of the mean. Multiples are of "
+    "the rule's values."
 )
 
 
@@ -56,40 +61,59 @@ def load(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
 
 
 @contextmanager
-def unweighted() -> Iterator[None]:
-    flattening = basis.flattening
-    basis.flattening = lambda variances, n_bits: np.ones(len(variances))
+def changed(module: Any, **values: Any) -> Iterator[None]:
+    """A module with other values for some of its names."""
+    before = {name: getattr(module, name) for name in values}
+    vars(module).update(values)
     try:
         yield
     finally:
-        basis.flattening = flattening
+        vars(module).update(before)
 
 
 Bits = Callable[[np.ndarray], np.ndarray]
 
 
-def oge(X: np.ndarray, bits: int, *, ridge: float = 1.0, weighted: bool = True, group_bits: int = 0) -> Bits:
-    """Signs by OgE with a multiple of the rule's ridge."""
-    encoder = scq.OgE(bits - group_bits, ridge=ridge * auto_ridge(bits, "neighbors"), random_state=0)
-    if weighted:
-        encoder.fit(X)
-    else:
-        with unweighted():
-            encoder.fit(X)
-    if not group_bits:
-        return encoder.transform
-    groups = scq.OgE(group_bits, preserve="classes", random_state=0).fit(X)
-    return lambda rows: np.hstack([encoder.transform(rows), groups.transform(rows)])
+def oge(X: np.ndarray, bits: int, *, ridge: float = 1.0, stretch: float = 1.0, weighted: bool = True) -> Any:
+    """OgE with multiples of the rule's ridge and stretch."""
+    flattening = basis.flattening if weighted else lambda variances, n_bits: np.ones(len(variances))
+    encoder = scq.OgE(bits, ridge=ridge * auto_ridge(bits, "neighbors"), random_state=0)
+    with changed(defaults, _STRETCH=stretch * defaults._STRETCH), changed(basis, flattening=flattening):
+        return encoder.fit(X)
+
+
+def dial_alone(X: np.ndarray, bits: int) -> Any:
+    """OgE without stretch, its ridge falling with the length so that some mAP is left."""
+    return oge(X, bits, stretch=0, ridge=0.3 * (32 / bits) ** 0.5 / auto_ridge(bits, "neighbors"))
+
+
+def with_group_bits(X: np.ndarray, bits: int) -> Bits:
+    """One bit in 16 learned for classes, the others without stretch."""
+    groups = scq.OgE(bits // 16, preserve="classes", random_state=0).fit(X)
+    others = dial_alone(X, bits - bits // 16)
+    return lambda rows: np.hstack([others.transform(rows), groups.transform(rows)])
+
+
+def spread_thresholds(X: np.ndarray, bits: int) -> Bits:
+    """The rule's projections against thresholds within 0.8 standard deviations of their mean, all alike often."""
+    encoder = oge(X, bits)
+    places = np.random.default_rng(0).permutation(np.linspace(-0.8, 0.8, bits))
+    thresholds = places * encoder.project(X).std(axis=0)
+    return lambda rows: encoder.project(rows) >= thresholds
 
 
 SETTINGS: dict[str, Callable[[np.ndarray, int], Bits]] = {
     "ITQ": lambda X, bits: scq.ITQ(bits, random_state=0).fit(X).transform,
-    "the rule": lambda X, bits: oge(X, bits),
-    "half its ridge": lambda X, bits: oge(X, bits, ridge=0.5),
-    "4 times its ridge": lambda X, bits: oge(X, bits, ridge=4),
-    "unweighted": lambda X, bits: oge(X, bits, weighted=False),
-    "unweighted, half the ridge": lambda X, bits: oge(X, bits, weighted=False, ridge=0.5),
-    "1 class bit in 16": lambda X, bits: oge(X, bits, group_bits=bits // 16),
+    "the rule": lambda X, bits: oge(X, bits).transform,
+    "half its stretch": lambda X, bits: oge(X, bits, stretch=0.5).transform,
+    "twice its stretch": lambda X, bits: oge(X, bits, stretch=2).transform,
+    "no stretch": lambda X, bits: oge(X, bits, stretch=0).transform,
+    "no stretch, ridge 0.3 sqrt(32 / bits)": lambda X, bits: dial_alone(X, bits).transform,
+    "half its ridge": lambda X, bits: oge(X, bits, ridge=0.5).transform,
+    "4 times its ridge": lambda X, bits: oge(X, bits, ridge=4).transform,
+    "unweighted": lambda X, bits: oge(X, bits, weighted=False).transform,
+    "1 class bit in 16": with_group_bits,
+    "spread thresholds": spread_thresholds,
     "OnE": lambda X, bits: scq.OnE(bits, random_state=0).fit(X).transform,
 }
 
@@ -137,20 +161,60 @@ def page(rows: list[dict[str, str]]) -> str:
     return table(("set", "bits", "setting", "10@10", "10@100", "mAP over ITQ"), lines)
 
 
+PATHS = {
+    "stretch: none, half, the rule, twice": ("no stretch", "half its stretch", "the rule", "twice its stretch"),
+    "ridge: 4 times, the rule, half": ("4 times its ridge", "the rule", "half its ridge"),
+}
+POINTS = {"ITQ": "ITQ", "1 class bit in 16": "1 class bit in 16", "OnE": "OnE"}
+POINTS |= {"ridge 0.3 sqrt(32 / bits), no stretch": "no stretch, ridge 0.3 sqrt(32 / bits)"}
+
+
+def draw(rows: list[dict[str, str]], path: Path) -> None:
+    """Recall against mAP on EfficientNet, both over ITQ, a panel for each length."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    mine = [row for row in rows if row["set"] == "EfficientNet"]
+    lengths = sorted({int(row["bits"]) for row in mine})
+    with plots.theme():
+        figure, axes = plt.subplots(1, len(lengths), figsize=(3.4 * len(lengths), 3.6), sharey=True, squeeze=False)
+        for axis, bits in zip(axes.flat, lengths, strict=True):
+            at = {
+                row["setting"]: (float(row["over ITQ 10@10, %"]), float(row["mAP over ITQ"]))
+                for row in mine
+                if row["bits"] == str(bits)
+            }
+            for label, settings in PATHS.items():
+                axis.plot(*zip(*(at[setting] for setting in settings), strict=True), marker="o", label=label)
+            for (label, setting), marker in zip(POINTS.items(), "s^vD", strict=True):
+                axis.plot(*at[setting], marker, linestyle="", label=label)
+            axis.axhline(3, linestyle=":", color="gray")
+            axis.axvline(0, linestyle=":", color="gray")
+            axis.set(title=f"{bits} bits", xlabel="recall 10@10 over ITQ, %")
+        axes.flat[0].set_ylabel("mAP over ITQ, points")
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+        write_figure(figure, path)
+        plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with the feature files")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--bits", type=int, nargs="+", default=(32, 64, 128, 256))
+    parser.add_argument("--bits", type=int, nargs="+", default=(64, 128, 256))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    parser.add_argument("--output", type=Path, default=Path("docs"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    path = options.output / "neighbors_study.csv"
+    path = options.output / "results" / "neighbors_study.csv"
     with threadpool_limits(options.threads):
         for name in options.sets:
             add_rows(name, options, path)
-    write_page(options.output / "neighbors_study.md", "Neighbors: the study", ABOUT, page(read_rows(path)))
+    rows = read_rows(path)
+    draw(rows, options.output / "images" / "stretch.png")
+    write_page(options.output / "results" / "neighbors_study.md", "Neighbors: the study", ABOUT, page(rows))
 
 
 if __name__ == "__main__":

@@ -23,15 +23,16 @@ WAIT = 20e-6  # seconds until the host goes on after a wait for the device
 EIGH_FLOPS, EIGH_RATE = 9, 50e9  # operations of a float64 eigendecomposition over d^3, and their rate, on any device
 
 # ---- counted, on the stand-in: `count_default_fit` of tests/cupy_on_cpu/counts.py, held by tests/kernels ----
-FIT_CALLS = {64: 1453, 256: 12122}  # launches and cuBLAS calls of a default fit,
-FIT_CALLS_PER_BLOCK = 326  # and more of them for each block of rows
-FIT_WAITS, FIT_WAITS_PER_BLOCK = 45, 1  # the latter for rows in host memory
+FIT_CALLS = {64: 3951, 256: 14616}  # launches and cuBLAS calls of a default fit,
+FIT_CALLS_PER_BLOCK = 522  # and more of them for each block of rows
+FIT_WAITS, FIT_WAITS_PER_BLOCK = 74, 1  # the latter for rows in host memory
 ENCODE_CALLS = 2
 BLOCK_BYTES = 128 << 20  # of a block of rows (scq_gpu._core.devices.block_bytes)
 
 # ---- of the default fit (scq_gpu.training.defaults, starts) ----
 PASSES = 12 + 1  # iterations, and the pass for levels_
 ROTATIONS, START_ROWS = 25, 50_000
+GROUP_PASSES, GROUP_BITS = 24 + 1, 32  # over every other row of those of the start
 
 # GB/s in one direction over 16 lanes, half of what the data sheets give for both
 BUSES = {"A100 80GB SXM": 32, "H100 SXM": 64, "L4": 32, "RTX 4090": 32}
@@ -93,12 +94,13 @@ def predict_fit(rates: Rates, n: int, d: int, n_bits: int, *, on_device: bool) -
     projection = max((X + Y) / rates.memory, 2 * n * d * D / rates.single) + 2 * Y / rates.memory
     m = min(n, START_ROWS)
     start = (2 * 4 * m * D + 4 * m * (D + n_bits)) / rates.memory + ROTATIONS * sign_pass(rates, m, n_bits, n_bits)
+    start += 2 * 4 * m * D / rates.memory + GROUP_PASSES * sign_pass(rates, m // 2, D, GROUP_BITS)
     blocks = -(-X // BLOCK_BYTES)
     waits = FIT_WAITS + (0 if on_device else FIT_WAITS_PER_BLOCK * blocks)
     return FitTime(
         rows=moments + projection + PASSES * sign_pass(rates, n, D, n_bits),
         start=start,
-        eigendecomposition=EIGH_FLOPS * d**3 / EIGH_RATE,
+        eigendecomposition=EIGH_FLOPS * (d**3 + D**3) / EIGH_RATE,  # of the covariance, and of that drawn apart
         calls=CALL * (FIT_CALLS[n_bits] + FIT_CALLS_PER_BLOCK * blocks) + WAIT * waits,
     )
 

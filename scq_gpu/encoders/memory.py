@@ -10,9 +10,10 @@ import numpy as np
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.host_memory import worth_keeping
 from scq_gpu._core.validate import check_choice, check_integer
-from scq_gpu.rows.passes import _ENCODE_BYTES, Rows, projecting_costs_more
+from scq_gpu.rows.passes import _ENCODE_BYTES, FEW_PASSES, MANY_PASSES, Rows
 from scq_gpu.rows.sources.base import READ_AHEAD
 from scq_gpu.training.defaults import AIMS, auto_components
+from scq_gpu.training.partial import LEAST_ROWS
 from scq_gpu.training.starts import LEARN_ROWS, START_ROWS, start_columns
 
 __all__ = ["MemoryEstimate", "estimate_memory"]
@@ -91,8 +92,8 @@ def estimate_memory(
     --------
     >>> import scq_gpu as scq
     >>> print(scq.estimate_memory(4_000_000, 512, 32))
-    fit 8,329 MB, encode 20 MB, beside the rows 8,192 MB (moments 13, basis 15, projected 8,192,
-    start 137, training 29, codes 16)
+    fit 4,172 MB, encode 20 MB, beside the rows 8,192 MB (moments 13, basis 15, projected 4,096,
+    start 76, training 18, codes 16)
     >>> scq.estimate_memory(4_000_000, 512, 32, kind="file").fit < 200e6
     True
     """
@@ -118,8 +119,10 @@ def estimate_memory(
         return height * d * (read * stored.itemsize + (work if stored != rows.dtype else 0) + work)
 
     codes = n * code_bytes(n_bits)
-    copy = n * D * work
-    kept = worth_keeping(copy) if kind == "file" else not (rows.in_place and projecting_costs_more(d, D))
+    few = preserve == "neighbors" or n >= LEAST_ROWS
+    as_they_are = stored == rows.dtype and rows.stay_as_they_are(D, FEW_PASSES if few else MANY_PASSES)
+    copy = n * (d if as_they_are else D) * work
+    kept = worth_keeping(copy) if kind == "file" else not as_they_are
 
     def passes(wide: int, *, kept: bool) -> int:
         """What sign passes and V steps of so many columns take."""

@@ -14,16 +14,17 @@ from scq_gpu._core.devices import linalg_errors, usable_device
 from scq_gpu._core.validate import check_choice, check_init, check_integer, check_real
 from scq_gpu._core.warn import warn_caller
 from scq_gpu.encoders.base import LinearEncoder, snapshot
-from scq_gpu.rows.basis import Basis, Moments, compute_basis
+from scq_gpu.rows.basis import Basis, Moments, compute_basis, stretch
 from scq_gpu.rows.inputs import InputRows
-from scq_gpu.rows.passes import SignStatistics, TrainingRows
+from scq_gpu.rows.passes import FEW_PASSES, MANY_PASSES, SignStatistics, TrainingRows, TurnedRows
 from scq_gpu.training import joint, orthogonal, orthonormal, partial
 from scq_gpu.training.defaults import AIMS, STARTS, Recipe, make_recipe
 from scq_gpu.training.loop import Run, VStep, train
-from scq_gpu.training.starts import draw_starts
+from scq_gpu.training.starts import Draws, draw_starts
 
 SOLVERS = ("joint", "columnwise")
-_PARTIAL_PASSES, _PARTIAL_TOL = 48, 0.006  # over parts of the rows, until four of them lower the loss by less than this
+_PARTIAL_PASSES = 48  # over parts of the rows, at most,
+_PARTIAL_TOL = {True: 0.03, False: 0.007}  # until a round of them lowers the loss by less: halves of parts, parts
 _LAST_PASSES = 2  # over all rows, after those over parts
 
 
@@ -82,12 +83,14 @@ class _SCQ(LinearEncoder):
         xp, recipe = rows.xp, self._recipe()
         with linalg_errors(xp):
             basis = self._basis(rows, moments, recipe)
-            projected = rows.project(basis)
+            projected: TrainingRows = rows.project(basis, passes=_passes(recipe, rows.shape[0]))
+            if recipe.stretch:
+                basis, projected = self._draw_apart(basis, projected, recipe, xp)
             step = self._v_step(recipe.ridge, xp)
             V = self._starts(basis, rows, projected, recipe)
-            if recipe.in_parts and (parts := partial.cut(projected, basis.lam, xp=xp)):
-                V = self._learn_from_parts(parts, basis.lam, V, step, recipe.ridge, xp)
-                recipe = recipe._replace(max_iter=_LAST_PASSES, fixed=True)
+            if recipe.in_parts:
+                V, learned = self._learn_from_parts(projected, basis.lam, V, step, recipe.ridge, xp)
+                recipe = recipe._replace(max_iter=_LAST_PASSES, fixed=True) if learned else recipe
             runs = train(
                 projected,
                 basis.lam,
@@ -109,12 +112,32 @@ class _SCQ(LinearEncoder):
                 ConvergenceWarning,
             )
 
+    def _draw_apart(
+        self, basis: Basis, projected: TrainingRows, recipe: Recipe, xp: ModuleType
+    ) -> tuple[Basis, TrainingRows]:
+        """The basis, and the rows in it, with groups of rows drawn apart as far as there are any."""
+        draws = Draws(basis, projected, self.random_state, xp=xp)
+        Q, distinct = draws.groups(lambda passes: self._progress(passes, None, "groups"))
+        if not distinct:
+            return basis, projected
+        by = recipe.stretch * distinct
+        basis, R = stretch(basis, Q, by, n_bits=self.n_bits, rescale=recipe.scale is None, xp=xp)
+        return basis, TurnedRows(projected, R, xp=xp)
+
     def _learn_from_parts(
-        self, parts: list[partial.Part], lam: Array, V: Array, step: VStep, ridge: float, xp: ModuleType
-    ) -> Array:
-        """V after passes over parts of the rows, until the loss falls slowly."""
-        passes = self._progress(range(_PARTIAL_PASSES), None, "parts of the rows")
-        return partial.learn(parts, lam, V, step=step, ridge=ridge, passes=passes, tol=_PARTIAL_TOL, xp=xp)
+        self, projected: TrainingRows, lam: Array, V: Array, step: VStep, ridge: float, xp: ModuleType
+    ) -> tuple[Array, bool]:
+        """V after passes over parts of the rows, and whether there are any: halves of parts, then whole ones.
+
+        Each go on until the loss falls slowly.
+        """
+        for halved, tol in _PARTIAL_TOL.items():
+            parts = partial.cut(projected, lam, halved=halved, xp=xp)
+            if not parts:
+                return V, False
+            passes = self._progress(range(_PARTIAL_PASSES), None, "parts of the rows")
+            V = partial.learn(parts, lam, V, step=step, ridge=ridge, passes=passes, tol=tol, xp=xp)
+        return V, True
 
     def _recipe(self) -> Recipe:
         """What the parameters, "auto" among them, come to."""
@@ -241,10 +264,11 @@ class OgE(_SCQ):
         do; or "classes", groups of rows first, the aim of the paper's tables. It decides what "auto" means below.
     n_components : int, "auto" or None, default="auto"
         Principal components to keep, at most: "auto" is the paper's 512 or, if that is more, 2 per bit for neighbors
-        and 40 for classes; None keeps all that carry variance.
+        and 40 for classes; 256 are enough for neighbors up to 32 bits. None keeps all that carry variance.
     ridge : float or "auto", default="auto"
         The paper's mu: how much long columns cost, and the dial between classes (small) and neighbors (large). "auto"
-        is ``0.3 (32 / n_bits)**0.5`` for neighbors; for classes, 0.02 at 32 bits, more for shorter codes and less for
+        is ``0.35 (32 / n_bits)**0.5`` for neighbors up to 32 bits and 0.4 beyond, where rows are first stretched along
+        directions in which they fall into groups; for classes, 0.02 at 32 bits, more for shorter codes and less for
         longer ones; the paper's 0.02 for the columnwise solver.
     scale : float or "auto", default="auto"
         Factor on the centered rows; "auto" gives the leading ``n_bits`` components unit variance on average.
@@ -387,6 +411,11 @@ class OnE(_SCQ):
     def _v_step(self, ridge: float, xp: ModuleType) -> VStep:
         step = joint.orthonormal_step if self.solver == "joint" else orthonormal.columnwise_step
         return step(xp=xp)
+
+
+def _passes(recipe: Recipe, n: int) -> int:
+    """About how many passes over all of n rows a fit takes."""
+    return FEW_PASSES if recipe.few_passes or (recipe.in_parts and n >= partial.LEAST_ROWS) else MANY_PASSES
 
 
 def _with_rows_per_second(bar: Any, n: int) -> Iterator[int]:

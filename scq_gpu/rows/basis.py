@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, from_host, to_host
+from scq_gpu._core.arrays import Array, device_of, from_host, namespace, to_host
 from scq_gpu._core.interrupt import interruptible
 from scq_gpu._core.warn import warn_caller
 
@@ -45,18 +45,13 @@ class Moments:
 
 @dataclass(frozen=True)
 class Basis:
-    """Principal axes and the scale: a row x becomes ``scale * (x - mean) @ P``, with covariance diag(lam)."""
+    """Coordinates and their scale: a row x becomes ``scale * (x - mean) @ P``, with covariance diag(lam)."""
 
     mean: Array  # (d,)
-    P: Array  # (d, D): orthogonal columns by falling variance, of the length of their weight
-    lam: Array  # (D,), of the scaled and weighted rows
+    P: Array  # (d, D): the principal axes, of the length of their weight; stretched, other columns of the same span
+    lam: Array  # (D,), falling
     scale: float
-    weights: Array  # (D,): lengths of the columns of P
-
-    @property
-    def eigenvalues(self) -> Array:
-        """Variances along the axes before scaling and weighting."""
-        return self.lam / (self.scale * self.weights) ** 2
+    eigenvalues: Array  # (D,): variances of the rows along the principal axes, neither scaled nor weighted
 
     def fold(self, V: Array) -> tuple[Array, Array]:
         """The encoder that ships: ``W' = (s P V)'`` (L, d), row-major, and ``t = W' mean`` (L,)."""
@@ -65,7 +60,7 @@ class Basis:
 
     def coordinates(self, W: Array) -> Array:
         """V (D, L) whose map is as near to W (d, L), in the coordinates of the centered rows, as the axes allow."""
-        return (self.P / self.weights**2).T @ W
+        return namespace(W).linalg.solve(self.P.T @ self.P, self.P.T @ W)
 
 
 def flattening(variances: np.ndarray, n_bits: int) -> np.ndarray:
@@ -114,8 +109,7 @@ def compute_basis(
     symmetric = (covariance + xp.matrix_transpose(covariance)) / 2
     large = isinstance(symmetric, np.ndarray) and d >= _LONG
     lam, P = interruptible(xp.linalg.eigh, symmetric) if large else xp.linalg.eigh(symmetric)
-    lam, P = xp.flip(lam, axis=0), xp.flip(P, axis=1)
-    P = xp.where(xp.max(P, axis=0) >= -xp.min(P, axis=0), P, -P)  # signs fixed: the largest entry is positive
+    lam, P = _falling(lam, P, xp=xp)
 
     variances, means, spectrum = (to_host(x) for x in (xp.linalg.diagonal(covariance), moments.mean, lam))
     varying = int(np.count_nonzero(variances > (eps * means) ** 2))
@@ -141,7 +135,28 @@ def compute_basis(
     variances = spectrum[:D] * weights**2
     s = scale_factor * float(np.sqrt(n_bits / variances[:n_bits].sum())) if scale is None else float(scale)
     w = xp.astype(from_host(weights, xp=xp, device=device_of(lam)), lam.dtype)
-    return Basis(moments.mean, P[:, :D] * w, lam[:D] * (w * s) ** 2, s, w)
+    return Basis(moments.mean, P[:, :D] * w, lam[:D] * (w * s) ** 2, s, lam[:D])
+
+
+def stretch(basis: Basis, Q: Array, by: float, *, n_bits: int, rescale: bool, xp: ModuleType) -> tuple[Basis, Array]:
+    """The basis after rows are drawn apart along orthonormal directions Q (D, K), and the matrix R (D, D) that does it.
+
+    Coordinates y become ``y (I + by QQ')``, then turn to where their covariance is diagonal and, with ``rescale``, get
+    back the mean variance that their first n_bits had: all in all ``y R``.
+    """
+    lam = basis.lam
+    A = xp.eye(lam.shape[0], dtype=lam.dtype, device=device_of(lam)) + by * (Q @ Q.T)
+    stretched, E = _falling(*xp.linalg.eigh(A @ (lam[:, None] * A)), xp=xp)
+    ratio = float(xp.sum(lam[:n_bits])) / float(xp.sum(stretched[:n_bits])) if rescale else 1.0
+    factor = ratio**0.5
+    R = A @ E
+    return Basis(basis.mean, basis.P @ R, stretched * ratio, basis.scale * factor, basis.eigenvalues), R * factor
+
+
+def _falling(lam: Array, P: Array, *, xp: ModuleType) -> tuple[Array, Array]:
+    """Eigenvalues from the largest on, and their vectors with the largest entry positive."""
+    lam, P = xp.flip(lam, axis=0), xp.flip(P, axis=1)
+    return lam, xp.where(xp.max(P, axis=0) >= -xp.min(P, axis=0), P, -P)
 
 
 def equal_rows_error(n: int, mean: np.ndarray) -> ValueError:

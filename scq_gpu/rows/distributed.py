@@ -20,7 +20,15 @@ from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.devices import on_device_of_arguments
 from scq_gpu._core.validate import check_array, check_dask_rows
 from scq_gpu.rows.basis import Basis, Moments
-from scq_gpu.rows.passes import EncodeBlock, ProjectedRows, Rows, SignStatistics, TrainingRows, UnprojectedRows
+from scq_gpu.rows.passes import (
+    MANY_PASSES,
+    EncodeBlock,
+    ProjectedRows,
+    Rows,
+    SignStatistics,
+    TrainingRows,
+    UnprojectedRows,
+)
 from scq_gpu.rows.sources.base import ArrayRows
 
 PERSIST: Final = "scq-gpu.persist"
@@ -72,12 +80,12 @@ class DaskRows:
         moments: Moments = _compute(self._over_chunks(_chunk_moments), add)
         return moments
 
-    def project(self, basis: Basis) -> TrainingRows:
+    def project(self, basis: Basis, *, passes: int = MANY_PASSES) -> TrainingRows:
         """Rows in the coordinates of a basis, kept by the workers unless Dask's configuration has it otherwise."""
         import dask
 
         if dask.config.get(PERSIST, True):
-            parts = list(dask.persist(*self._over_chunks(_project_chunk, basis)))
+            parts = list(dask.persist(*self._over_chunks(_project_chunk, basis, passes)))
         else:
             parts = self._over_chunks(_Unprojected, basis)
         return _ProjectedChunks(parts, self._firsts, self.shape[0])
@@ -211,9 +219,9 @@ def _rows(chunk: Array, first: int) -> Rows:
 
 
 def _on_device(basis: Basis, rows: Rows) -> Basis:
-    arrays = (basis.mean, basis.P, basis.lam, basis.weights)
-    mean, P, lam, weights = (from_host(x, xp=rows.xp, device=rows.device) for x in arrays)
-    return Basis(mean, P, lam, basis.scale, weights)
+    arrays = (basis.mean, basis.P, basis.lam, basis.eigenvalues)
+    mean, P, lam, eigenvalues = (from_host(x, xp=rows.xp, device=rows.device) for x in arrays)
+    return Basis(mean, P, lam, basis.scale, eigenvalues)
 
 
 def _aligned(x: Array) -> Array:
@@ -240,7 +248,7 @@ def _chunk_moments(chunk: Array, first: int) -> Moments | None:
 
 
 @on_device_of_arguments
-def _project_chunk(chunk: Array, first: int, basis: Basis) -> list[Array] | _Unprojected:
+def _project_chunk(chunk: Array, first: int, basis: Basis, passes: int) -> list[Array] | _Unprojected:
     """Blocks of projected rows, plain arrays, whose size Dask can see when it decides what to write to disk.
 
     Rows stay as they are where projecting them costs more than it saves.
@@ -248,7 +256,7 @@ def _project_chunk(chunk: Array, first: int, basis: Basis) -> list[Array] | _Unp
     if not chunk.shape[0]:
         return []
     rows = _rows(chunk, first)
-    projected = rows.project(_on_device(basis, rows))
+    projected = rows.project(_on_device(basis, rows), passes=passes)
     if not isinstance(projected, ProjectedRows):
         return _Unprojected(chunk, first, basis)
     if projected.gpu is not None:

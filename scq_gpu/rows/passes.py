@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -40,10 +40,25 @@ _TALL_BYTES = 64 << 20
 _TALL_PRODUCTS = 1 << 32
 _LARGE_MEAN = 4.0  # squared mean over variance of the rows from which products with the mean lose a bit of precision
 _PIECE_ROWS = 4096  # of which a part has every so many-th row, before it begins one row later
+MANY_PASSES, FEW_PASSES = 50, 12  # over all rows, about: of fits until the loss settles, and of others
 _ENCODE_BYTES = 16 << 20  # of a file, encoded at a time: threads are started for each piece
 
 EncodeBlock = Callable[..., tuple[Array, Any]]
 """``encode(X, W, t, out=None)``: codes, and whether all scores were finite (`scq_gpu.kernels.encode.encode_rows`)."""
+
+
+class KeptRows(Protocol):
+    """Some rows in the coordinates of a basis, in memory where the work is."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+
+    def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
+        """One sign pass at V (R, D, L); with a ``slope`` (R, L), of ``B - slope XV`` in place of B."""
+
+    def project(self, axes: Array) -> ProjectedRows:
+        """The rows projected on axes (D, K)."""
 
 
 class TrainingRows(Protocol):
@@ -56,10 +71,10 @@ class TrainingRows(Protocol):
     def statistics(self, V: Array) -> SignStatistics:
         """One sign pass at V (R, D, L), for every problem of the batch."""
 
-    def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
+    def sample(self, numbers: np.ndarray) -> KeptRows:
         """The rows of these ascending numbers, kept in memory where the work is."""
 
-    def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
+    def parts(self, count: int) -> Sequence[KeptRows]:
         """The rows in that many parts, each spread over all of them; none where that would take a copy.
 
         Of some thousand rows a part has every ``count``-th, and of the next as well, from one row later: rows that come
@@ -150,8 +165,7 @@ class Rows:
 
     def _map(self, function: Callable[[Array], Any], blocks: Iterable[Array]) -> Iterator[Any]:
         """``function`` of every block, in order: over threads, but for blocks whose buffers are used again."""
-        plain = self._gpu is not None or not isinstance(self.sample, np.ndarray)
-        return map(function, blocks) if plain else ordered_map(function, blocks)
+        return ordered_map(function, blocks) if self._on_host else map(function, blocks)
 
     def moments(self) -> Moments:
         """The moments pass. Refuses NaN and inf, naming the first."""
@@ -173,21 +187,22 @@ class Rows:
             raise self._nonfinite("the covariance of X")
         return moments
 
-    def project(self, basis: Basis) -> TrainingRows:
-        """Rows in the coordinates of a basis, for the passes of training.
+    def project(self, basis: Basis, *, passes: int = MANY_PASSES) -> TrainingRows:
+        """Rows in the coordinates of a basis, for about that many passes of training over all of them.
 
         They are kept: the one copy that training makes. They stay where the work is, unless that is a GPU with too
         little memory; then they wait in host memory. Rows of files are kept only where that takes little memory
-        (`scq_gpu._core.host_memory.worth_keeping`) and are read again in each pass otherwise; so are rows in memory
-        where that is faster (`projecting_costs_more`).
+        (`scq_gpu._core.host_memory.worth_keeping`) and are read again in each pass otherwise. Where that is faster
+        (`projecting_costs_more`) rows stay as they are, and those of files are kept so: their sums are then the same.
         """
-        n, D = self.shape[0], basis.P.shape[1]
-        n_bytes = self._bytes(n, D)
+        (n, d), D = self.shape, basis.P.shape[1]
+        as_they_are = self._same_type and self.stay_as_they_are(D, passes)
+        n_bytes = self._bytes(n, d if as_they_are else D)
         on_device = self._gpu is not None and self.fit_on_device(n, D)
         if self._from_files and not on_device and not worth_keeping(n_bytes):
             return UnprojectedRows(self, basis)
-        if self.in_place and projecting_costs_more(self.shape[1], D):
-            return UnprojectedRows(self, basis)
+        if as_they_are and (self.in_place or self._on_host):
+            return UnprojectedRows(Rows(self.gathered(self.blocks(), n)) if self._from_files else self, basis)
         available = available_bytes() if self._gpu is not None or str(self.device) == "cpu" else None
         if not on_device and available is not None and n_bytes > available:
             raise projected_memory_error((n, D), self.dtype, n_bytes=n_bytes, available=available)
@@ -211,7 +226,30 @@ class Rows:
     @property
     def in_place(self) -> bool:
         """Whether blocks of X are views: already on the device and in the float type of the work."""
-        return not self._from_files and not self._streams and self.origin.dtype == self.dtype
+        return not self._from_files and not self._streams and self._same_type
+
+    @property
+    def _same_type(self) -> bool:
+        """Whether X is stored in the float type of the work."""
+        return bool(self.origin.dtype == self.dtype)
+
+    @property
+    def _on_host(self) -> bool:
+        """Whether NumPy does the work."""
+        return isinstance(self.sample, np.ndarray)
+
+    def stay_as_they_are(self, D: int, passes: int) -> bool:
+        """Whether rows are better not projected on D axes. On a GPU passes are short, and calls count, not products."""
+        return projecting_costs_more(self.shape[1], D, passes if self._on_host else MANY_PASSES)
+
+    def gathered(self, blocks: Iterable[Array], n: int) -> Array:
+        """Blocks of n rows in all as one array."""
+        X = self.xp.empty((n, self.shape[1]), dtype=self.dtype, device=self.device)
+        filled = 0
+        for block in blocks:
+            X[filled : filled + block.shape[0], :] = block
+            filled += block.shape[0]
+        return X
 
     def centering(self, basis: Basis) -> tuple[Callable[[Array], Array], Array]:
         """How to center rows at little cost: what to do to a block before a product, and what to add after it.
@@ -253,11 +291,11 @@ class Rows:
         if not self.shape[0]:
             xp, device = namespace(self.origin), device_of(self.origin)
             return xp.empty(shape, dtype=xp.uint8, device=device) if out is None else out
-        floats = isinstance(self.sample, np.ndarray) or self.xp.isdtype(self.sample.dtype, "real floating")
+        floats = self._on_host or self.xp.isdtype(self.sample.dtype, "real floating")
         whole = floats and not isinstance(self.X, RowSource) and not self._streams
         size = self._block_rows if self._gpu else max(self._block_rows, _ENCODE_BYTES // self._row_bytes)
         size = self.shape[0] if whole else size
-        if not isinstance(self.sample, np.ndarray):
+        if not self._on_host:
             return self._gather((encode(X, W, t) for X in self._stored_blocks(size)), "X @ W", to_origin=True)
         codes = out if isinstance(out, np.ndarray) else np.empty(shape, dtype=np.uint8)
         start = 0
@@ -343,13 +381,13 @@ class Rows:
         return nonfinite_error(X, first_row=start, where=where, **locate)
 
 
-def projecting_costs_more(d: int, D: int) -> bool:
-    """Whether projecting rows once takes more time than it saves in some 50 passes.
+def projecting_costs_more(d: int, D: int, passes: int) -> bool:
+    """Whether projecting rows once takes more time than it saves in so many passes.
 
     Per row, projecting takes 2 d D operations. Where nearly all axes are kept, passes over projected rows save nothing
     but the centering, which at worst takes the time of about 25 d operations per pass.
     """
-    return D >= 0.9 * d and 2 * D > 50 * 25
+    return D >= 0.9 * d and 2 * D > 25 * passes
 
 
 class ProjectedRows:
@@ -435,6 +473,7 @@ class UnprojectedRows:
         self._basis = basis
         self._part = part  # its number, and how many there are
         self._P = basis.P * basis.scale
+        self._turn = rows.xp.astype(self._P, rows.dtype, copy=False)  # V and M need no more digits than the rows have
         self._center, self._offset = rows.centering(basis)
 
     @property
@@ -452,8 +491,8 @@ class UnprojectedRows:
     def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
         """One sign pass at V (R, D, L), as over projected rows."""
         rows, xp = self._rows, self._rows.xp
-        wide = product(self._P, side_by_side(V, xp=xp))
-        W, constant = (xp.astype(x, rows.dtype) for x in (wide, self._offset @ wide))
+        W = product(self._turn, xp.astype(side_by_side(V, xp=xp), rows.dtype, copy=False))
+        constant = xp.astype(self._offset @ xp.astype(W, rows.sum_dtype), rows.dtype)
         take = _residuals_or_signs(slope, dtype=rows.dtype, xp=xp)
         sums = _Sums(dtype=rows.sum_dtype, xp=xp)
 
@@ -462,7 +501,8 @@ class UnprojectedRows:
             return sums.of_block(X, take(X @ W, constant))
 
         sums.add(rows._map(sign, self._blocks()))
-        sums.M = product(xp.matrix_transpose(self._P), sums.M + self._offset[:, None] * sums.B)
+        M = xp.astype(sums.M + self._offset[:, None] * sums.B, rows.dtype, copy=False)
+        sums.M = xp.astype(product(xp.matrix_transpose(self._turn), M), rows.sum_dtype, copy=False)
         return sums.means(self.n, R=V.shape[0])
 
     def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
@@ -471,18 +511,14 @@ class UnprojectedRows:
         if rows.in_place and len(numbers) == self.n:
             return self
         taken = _take(rows.blocks(), numbers, xp=rows.xp)
-        if not projecting_costs_more(*self._P.shape) or not rows.fit_on_device(len(numbers), rows.shape[1]):
+        as_they_are = rows.stay_as_they_are(self._P.shape[1], FEW_PASSES)
+        if not as_they_are or not rows.fit_on_device(len(numbers), rows.shape[1]):
             return self._projected(taken, self._P, len(numbers))
-        X = rows.xp.empty((len(numbers), rows.shape[1]), dtype=rows.dtype, device=rows.device)
-        filled = 0
-        for part in taken:
-            X[filled : filled + part.shape[0], :] = part
-            filled += part.shape[0]
-        return UnprojectedRows(Rows(X), self._basis)
+        return UnprojectedRows(Rows(rows.gathered(taken, len(numbers))), self._basis)
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
         """The rows in that many parts, which are views; none unless X is NumPy's."""
-        if not isinstance(self._rows.X, np.ndarray) or not self._rows.in_place:
+        if not self._rows.in_place or not self._rows._on_host:
             return []
         return [UnprojectedRows(self._rows, self._basis, (first, count)) for first in range(count)]
 
@@ -492,6 +528,52 @@ class UnprojectedRows:
 
     def _projected(self, blocks: Iterable[Array], P: Array, n: int) -> ProjectedRows:
         return self._rows.kept(self._rows.projected_blocks(blocks, self._basis, P), n, P.shape[1])
+
+
+class TurnedSample:
+    """The same passes in other coordinates, those of ``rows`` times R (D, D): V and M are turned, not the rows."""
+
+    def __init__(self, rows: KeptRows, R: Array, *, xp: ModuleType) -> None:
+        self._rows, self._R, self._xp = rows, R, xp
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self._rows.n
+
+    def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
+        """One sign pass at V (R, D, L), as over projected rows."""
+        found = self._rows.statistics(self._R @ V, slope=slope)
+        return SignStatistics(self._xp.matrix_transpose(self._R) @ found.M, found.balance)
+
+    def project(self, axes: Array) -> ProjectedRows:
+        """The rows projected on axes (D, K), kept in memory where the work is."""
+        return self._rows.project(self._R @ axes)
+
+
+class TurnedRows:
+    """All rows of a fit in other coordinates, as `TurnedSample`."""
+
+    def __init__(self, rows: TrainingRows, R: Array, *, xp: ModuleType) -> None:
+        self._rows, self._R, self._xp = rows, R, xp
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self._rows.n
+
+    def statistics(self, V: Array) -> SignStatistics:
+        """One sign pass at V (R, D, L), for every problem of the batch."""
+        found = self._rows.statistics(self._R @ V)
+        return SignStatistics(self._xp.matrix_transpose(self._R) @ found.M, found.balance)
+
+    def sample(self, numbers: np.ndarray) -> TurnedSample:
+        """The rows of these ascending numbers, kept in memory where the work is."""
+        return TurnedSample(self._rows.sample(numbers), self._R, xp=self._xp)
+
+    def parts(self, count: int) -> Sequence[TurnedSample]:
+        """The rows in that many parts; none where that would take a copy."""
+        return [TurnedSample(part, self._R, xp=self._xp) for part in self._rows.parts(count)]
 
 
 class _Sums:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 STARTS = ("auto", "longer_code", "shorter_codes", "random", "pca", "itq")
@@ -11,10 +12,13 @@ SHORT = 64
 
 _PAPER_RIDGE, _PAPER_COMPONENTS, _PAPER_ITERATIONS = 0.02, 512, 100
 _PAPER_BITS = 32  # for about which the paper's ridge is at its best
+_FEW_COMPONENTS = 256
 _COMPONENTS_PER_BIT = {"neighbors": 2, "classes": 40}
-_NEIGHBOR_RIDGE = 0.3  # at 32 bits
+_NEIGHBOR_RIDGE = 0.35  # at 32 bits, more for shorter codes
+_STRETCHED_RIDGE = 0.4  # where groups of rows are drawn apart, the ridge need not see to them
 _NEIGHBOR_SCALE = 0.6  # of OnE, times that of the paper
 _NEIGHBOR_ITERATIONS = 12  # more trade neighbors for classes
+_STRETCH, _DOUBLINGS = 0.15, 3  # for each doubling of the code beyond 32 bits, the first three
 _RENAMED = {"longer": "longer_code", "shorter": "shorter_codes"}
 
 
@@ -28,12 +32,16 @@ class Recipe(NamedTuple):
     scale_factor: float
     flatten: bool
     """Whether axes of much more variance than the average are flattened (`scq_gpu.rows.basis.flattening`)."""
+    stretch: float
+    """How far groups of rows are drawn apart first, per unit of how distinct they are (docs/theory.md)."""
     start: Any
     max_iter: int
     fixed: bool
     """Whether exactly ``max_iter`` iterations are run, whatever the loss does."""
     in_parts: bool
     """Whether a fit of many rows may learn from parts of them, and end with few passes over all."""
+    few_passes: bool
+    """Whether a fit takes few passes over all rows, however many those are."""
 
 
 def make_recipe(
@@ -63,10 +71,12 @@ def make_recipe(
         scale=None if scale == "auto" else float(scale),
         scale_factor=_NEIGHBOR_SCALE if neighbors and ridge is None else 1.0,
         flatten=neighbors,
+        stretch=auto_stretch(n_bits) if neighbors and ridge is not None else 0.0,
         start=choose_start(init, solver=solver, preserve=preserve, n_bits=n_bits),
         max_iter=chosen["max_iter"],
         fixed=tol == 0 or (neighbors and max_iter == "auto"),
         in_parts=not columnwise and not neighbors and max_iter == "auto" and tol > 0,
+        few_passes=neighbors and max_iter == "auto",
     )
 
 
@@ -78,8 +88,13 @@ def auto_ridge(n_bits: int, preserve: str) -> float:
     """
     share = _PAPER_BITS / n_bits
     if preserve == "neighbors":
-        return float(_NEIGHBOR_RIDGE * share**0.5)
+        return float(_NEIGHBOR_RIDGE * share**0.5) if share >= 1 else _STRETCHED_RIDGE
     return float(_PAPER_RIDGE * min(share**1.3, share**2))
+
+
+def auto_stretch(n_bits: int) -> float:
+    """How far OgE for neighbors draws groups of rows apart: the longer the code, the less its ridge does for them."""
+    return _STRETCH * min(max(math.log2(n_bits / _PAPER_BITS), 0.0), _DOUBLINGS)
 
 
 def choose_start(init: Any, *, solver: str, preserve: str, n_bits: int) -> Any:
@@ -97,4 +112,6 @@ def choose_start(init: Any, *, solver: str, preserve: str, n_bits: int) -> Any:
 
 def auto_components(n_bits: int, preserve: str) -> int:
     """Principal components that the joint solver keeps, at most."""
+    if preserve == "neighbors" and n_bits <= _PAPER_BITS:
+        return _FEW_COMPONENTS
     return max(_PAPER_COMPONENTS, _COMPONENTS_PER_BIT[preserve] * n_bits)

@@ -14,11 +14,13 @@ from types import ModuleType
 import numpy as np
 
 from scq_gpu._core.arrays import Array
-from scq_gpu.rows.passes import ProjectedRows, SignStatistics, TrainingRows, UnprojectedRows
+from scq_gpu.rows.passes import KeptRows, SignStatistics, TrainingRows
 from scq_gpu.training.loop import VStep, look_ahead, solve
 
 _PART_ROWS = 24_000  # in a part, or more: from parts of 10,500 text embeddings codes lost three points of mAP
-_ROUND = 4  # passes whose mean loss is compared with that of as many before
+LEAST_ROWS = 2 * _PART_ROWS
+"""Rows of which there are parts."""
+_ROUND = 4  # passes, or one over each part if these are fewer, whose mean loss is compared with that of as many before
 _SLOPE = 0.9  # of signs against projections of unit variance: sqrt(2 / pi) for a normal distribution, 1 for two points
 
 
@@ -29,7 +31,7 @@ class Part:
     to the best for bell-shaped and for two-humped projections alike, and leaves 0.01 to 0.37 of the variance.
     """
 
-    def __init__(self, rows: ProjectedRows | UnprojectedRows, lam: Array, *, xp: ModuleType) -> None:
+    def __init__(self, rows: KeptRows, lam: Array, *, xp: ModuleType) -> None:
         self.rows, self._lam, self._xp = rows, lam[:, None], xp
         self.n = rows.n
 
@@ -41,10 +43,13 @@ class Part:
         return SignStatistics(found.M + slope[:, None, :] * self._lam * V, found.balance)
 
 
-def cut(rows: TrainingRows, lam: Array, *, xp: ModuleType) -> list[Part]:
-    """Parts of 24,000 rows and more, spread evenly over all rows; none where rows are too few, or not at hand."""
+def cut(rows: TrainingRows, lam: Array, *, halved: bool = False, xp: ModuleType) -> list[Part]:
+    """Parts of 24,000 rows and more, spread evenly over all rows; none where rows are too few, or not at hand.
+
+    Halves of these parts are enough for a start, which need not converge.
+    """
     count = rows.n // _PART_ROWS
-    return [Part(part, lam, xp=xp) for part in rows.parts(count)] if count > 1 else []
+    return [Part(part, lam, xp=xp) for part in rows.parts(2 * count if halved else count)] if count > 1 else []
 
 
 def learn(
@@ -60,17 +65,19 @@ def learn(
 ) -> Array:
     """V (R, D, L) after passes over the parts in turn, each followed by a V step.
 
-    Losses of different parts differ by chance, so no step is taken back. The passes end early once the mean loss of
-    four falls by less than ``tol``, relatively, for every problem of the batch.
+    Losses of different parts differ by chance, so no step is taken back. The passes end early once the mean loss of a
+    round, four passes or as many as there are parts, falls by less than ``tol``, relatively, for every problem of the
+    batch.
     """
     V_previous, round_, before = V, [], None
+    length = min(_ROUND, len(parts))
     for number, _ in enumerate(passes):
         M = parts[number % len(parts)].statistics(look_ahead(V, V_previous, xp=xp)).M
         V_previous, (losses, V, _) = V, solve(lam, M, V, None, step=step, ridge=ridge, xp=xp)
         round_.append(losses)
-        if len(round_) == _ROUND:
+        if len(round_) == length:
             now, round_ = np.mean(round_, axis=0), []
-            if before is not None and np.all(before - now < tol * now):
+            if tol and before is not None and np.all(before - now < tol * now):
                 break
             before = now
     return V

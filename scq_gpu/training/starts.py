@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from itertools import islice
 from types import ModuleType
@@ -11,7 +12,7 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, to_host
 from scq_gpu.rows.basis import Basis
-from scq_gpu.rows.passes import ProjectedRows, TrainingRows, UnprojectedRows
+from scq_gpu.rows.passes import KeptRows, TrainingRows
 from scq_gpu.training import partial
 from scq_gpu.training.defaults import SHORT, auto_ridge
 from scq_gpu.training.joint import orthogonal_step
@@ -23,8 +24,9 @@ START_ROWS = 50_000  # most rows that axes are rotated on
 LEARN_ROWS = 25_000  # and that other codes are learned from, where rows cannot be had in parts
 _ROTATIONS = 25  # passes of ITQ, each with signs taken ahead of the rotation
 _WHITENING = 0.25  # power of the variance by which random starts prefer axes of little variance
-_LONGER, _LONGEST = 4, 128  # a longer code has four times the bits, but no more than 128
-_PASSES, _PASSES_JOINED = 14, 10  # codes to start from need not converge: they only point the way
+_LONGER, _LONGEST = 4, 96  # a longer code has four times the bits, but no more than 96
+_PASSES, _PASSES_JOINED = 12, 10  # codes to start from need not converge: they only point the way
+_GROUP_BITS, _GROUP_PASSES = 32, 24  # of the code along whose columns groups are looked for
 _MARGIN = 1.02  # d / lambda_max(H'H) where codes are joined,
 _NOISE = 1e-3  # and what is added to the entries of their columns
 
@@ -47,11 +49,11 @@ def draw_starts(
     "random" draws normals on the host, weights axis i by ``lam_i ** (-1/4)``, and takes the nearest orthonormal matrix:
     without the weights the few axes of largest variance would decide the signs of all bits alike, and the bits would
     begin as copies of each other. An array, and "pca", give the first start; further ones are drawn at random. "itq"
-    rotates the leading axes, and "longer_code" those of a longer code (`_Draws.from_longer`). "shorter_codes" grows
-    codes from shorter ones (`_Draws.from_shorter`). These three learn from a sample of the rows, so they cost a large
+    rotates the leading axes, and "longer_code" those of a longer code (`Draws.from_longer`). "shorter_codes" grows
+    codes from shorter ones (`Draws.from_shorter`). These three learn from a sample of the rows, so they cost a large
     fit little; ``progress`` is shown their passes.
     """
-    draws = _Draws(basis, rows, random_state, xp=xp)
+    draws = Draws(basis, rows, random_state, xp=xp)
     kind = start if isinstance(start, str) else None
     D = basis.lam.shape[0]
     if kind == "itq":
@@ -89,7 +91,7 @@ def shorter_codes(n_bits: int) -> tuple[int, int]:
     return count, -(-n_bits // count)
 
 
-class _Draws:
+class Draws:
     """Starts that are drawn, rotated or learned; the generator goes on from one to the next."""
 
     def __init__(self, basis: Basis, rows: TrainingRows, random_state: Any, *, xp: ModuleType) -> None:
@@ -97,20 +99,21 @@ class _Draws:
         self.rng = generator(random_state)
 
     def on_device(self, V: np.ndarray) -> Array:
+        """V where the work is, in the type of small algebra."""
         lam = self.basis.lam
         return self.xp.astype(from_host(V, xp=self.xp, device=device_of(lam)), lam.dtype)
 
     def normals(self, count: int, n_columns: int) -> Array:
+        """Normal deviates (count, D, n_columns)."""
         D = self.basis.lam.shape[0]
         return self.on_device(np.stack([self.rng.standard_normal((D, n_columns)) for _ in range(count)]))
 
     def random(self, count: int, n_columns: int) -> Array:
+        """Random orthonormal V (count, D, n_columns), axes of little variance preferred."""
         V = self.normals(count, n_columns) * (self.basis.lam**-_WHITENING)[:, None]
         return orthonormalize(polar(V, xp=self.xp), xp=self.xp)
 
-    def rotated(
-        self, axes: Array, rows: ProjectedRows | UnprojectedRows, n_init: int, progress: Progress = iter
-    ) -> Array:
+    def rotated(self, axes: Array, rows: KeptRows, n_init: int, progress: Progress = iter) -> Array:
         """Orthonormal axes (D, L) rotated so that the signs of the rows lose least: V (n_init, D, L).
 
         The rotations are those of ITQ (Gong and Lazebnik, 2011), from random ones of their own.
@@ -156,6 +159,28 @@ class _Draws:
         next(passes, None)  # a progress bar counts the last pass when it is asked for another
         return self.join(codes, n_bits)
 
+    def groups(self, progress: Progress = iter) -> tuple[Array, float]:
+        """Directions along which rows fall into groups, orthonormal Q (D, 32) or fewer, and how distinct those are.
+
+        Q are the columns of a short code for classes. How distinct its groups are, from 0 to 1, is the share of the
+        variance of projections z that their signs explain, ``(E|z|)^2 / E z^2``, on a scale from the 2 / pi of a normal
+        distribution to the 1 of two points. Few rows fall into groups by chance along directions that were made for
+        them, so other rows tell; parts of many rows, learned from in turn, need no others.
+        """
+        xp, lam = self.xp, self.basis.lam
+        parts = partial.cut(self.rows, lam, xp=xp)
+        if parts:
+            others = parts[0]
+        else:
+            half, others = (partial.Part(rows, lam, xp=xp) for rows in self.halves())
+            parts = [half]
+        V = self.learn(parts, self.random(1, min(_GROUP_BITS, lam.shape[0])), progress(range(_GROUP_PASSES)))[0, ...]
+        M = others.statistics(V[None, ...]).M[0, ...]
+        share = xp.sum(M * V, axis=0) ** 2 / xp.sum(lam[:, None] * V * V, axis=0)
+        explained = float(to_host(xp.mean(share)))
+        normal = 2 / math.pi
+        return V / xp.linalg.vector_norm(V, axis=0), max(0.0, (explained - normal) / (1 - normal))
+
     def join(self, codes: Array, n_bits: int | None = None) -> Array:
         """Orthonormal V (G / 2, D, 2 K), or the first n_bits of its columns, from codes (G, D, K), learned apart.
 
@@ -179,16 +204,24 @@ class _Draws:
         T = polar(polar(T @ root, xp=xp), xp=xp) @ root  # T may be nearly singular: the second pass mends rounding
         return orthonormalize(xp.concat([H, T], axis=-2) / xp.sqrt(d)[..., None], xp=xp)
 
-    def sample(self, most: int = START_ROWS) -> ProjectedRows | UnprojectedRows:
+    def sample(self, most: int = START_ROWS) -> KeptRows:
         """All rows, or a uniform sample of many."""
+        return self.rows.sample(self.numbers(most))
+
+    def numbers(self, most: int) -> np.ndarray:
+        """Row numbers, ascending: all, or those of a uniform sample of many."""
         n = self.rows.n
-        numbers = np.arange(n) if n <= most else np.sort(self.rng.choice(n, most, replace=False))
-        return self.rows.sample(numbers)
+        return np.arange(n) if n <= most else np.sort(self.rng.choice(n, most, replace=False))
+
+    def halves(self) -> list[KeptRows]:
+        """Every other row, and those between, of all rows or of a uniform sample of many."""
+        numbers = self.numbers(START_ROWS)
+        return [self.rows.sample(numbers[first::2]) for first in (0, 1)]
 
     def parts(self) -> list[partial.Part]:
         """Parts of the rows to learn from in turn; or all rows, or one sample of them."""
         lam, xp = self.basis.lam, self.xp
-        return partial.cut(self.rows, lam, xp=xp) or [partial.Part(self.sample(LEARN_ROWS), lam, xp=xp)]
+        return partial.cut(self.rows, lam, halved=True, xp=xp) or [partial.Part(self.sample(LEARN_ROWS), lam, xp=xp)]
 
     def learn(self, parts: list[partial.Part], V: Array, passes: Iterable[int]) -> Array:
         """Codes (G, D, K) that OgE learns from V, each by itself."""

@@ -1,5 +1,6 @@
 """The same codes whatever the number of threads, and BLAS left as it was found."""
 
+import itertools
 import sys
 import threading
 
@@ -10,9 +11,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import scq_gpu as scq
 from scq_gpu._core import threads
 from scq_gpu._core.threads import blas_in_one_thread, ordered_map, product
+from scq_gpu.training.partial import LEAST_ROWS
 
 ENCODERS = {
     "OgE": scq.OgE(24, random_state=0),
+    "OgE of groups drawn apart": scq.OgE(40, random_state=0),
     "OgE classes": scq.OgE(24, preserve="classes", max_iter=6, tol=0, random_state=0),
     "OgE long": scq.OgE(70, preserve="classes", max_iter=2, tol=0, random_state=0),
     "OgE columnwise": scq.OgE(12, solver="columnwise", max_iter=4, tol=0, random_state=0),
@@ -56,15 +59,62 @@ def test_codes_do_not_depend_on_the_number_of_threads(name, X):
         np.testing.assert_array_equal(signs, fits[0][1])
 
 
-def test_files_and_memory_maps_give_the_same_codes_on_any_number_of_threads(tmp_path, X):
-    np.save(tmp_path / "x.npy", X)
+@pytest.fixture(scope="module")
+def many():
+    """So many rows that a fit for classes learns from parts of them."""
+    rng = np.random.default_rng(1)
+    centers = 2 * rng.standard_normal((6, 16), dtype=np.float32)
+    return centers[rng.integers(6, size=LEAST_ROWS)] + rng.standard_normal((LEAST_ROWS, 16), dtype=np.float32)
+
+
+def test_fits_from_parts_do_not_depend_on_the_number_of_threads(many):
     fits = []
-    for count in (1, 2):
-        for rows in (X, np.load(tmp_path / "x.npy", mmap_mode="r"), scq.io.open_rows(tmp_path / "x.npy")):
-            with threadpool_limits(count, user_api="blas"):
-                fits.append(scq.OgE(16, random_state=0).fit(rows).encode(X))
-    for codes in fits[1:]:
-        np.testing.assert_array_equal(codes, fits[0])
+    for count in (1, 2, 4):
+        with threadpool_limits(count, user_api="blas"):
+            fits.append(scq.OgE(8, preserve="classes", random_state=0).fit(many))
+    assert fits[0].n_iter_ == 2  # it learned from parts before
+    for encoder in fits[1:]:
+        np.testing.assert_array_equal(encoder.components_, fits[0].components_)
+        np.testing.assert_array_equal(encoder.encode(many), fits[0].encode(many))
+
+
+KINDS = {
+    "array": lambda X, path: X,
+    "memory map": lambda X, path: np.load(path, mmap_mode="r"),
+    "file": lambda X, path: scq.io.open_rows(path),
+    "list": lambda X, path: [X[:1000], X[1000:1001], X[1001:]],
+    "Dask": lambda X, path: pytest.importorskip("dask.array").from_array(X, chunks=X.shape),
+}
+
+
+@pytest.mark.parametrize(
+    ("rows", "parameters"),
+    [
+        ("X", {"n_bits": 16}),  # projected
+        ("wide", {"n_bits": 16}),  # which stay as they are: projecting them would cost more
+        ("wide", {"n_bits": 40}),
+        ("many", {"n_bits": 8, "preserve": "classes"}),
+        ("many_wide", {"n_bits": 8, "preserve": "classes"}),
+    ],
+)
+def test_files_memory_maps_lists_and_dask_give_the_codes_of_the_array_on_any_number_of_threads(
+    tmp_path, X, many, rows, parameters
+):
+    rng = np.random.default_rng(2)
+    wide = rng.standard_normal((3000, 200), dtype=np.float32) * np.logspace(0, -1, 200, dtype=np.float32)
+    many_wide = np.tile(many, 10) + 0.1 * np.resize(wide, (LEAST_ROWS, 160))
+    data = {"X": X, "wide": wide, "many": many, "many_wide": many_wide}[rows]
+    np.save(tmp_path / "x.npy", data)
+    fits = {}
+    on_clusters = "many" not in rows  # where there are no parts
+    kinds = {kind: read for kind, read in KINDS.items() if kind != "Dask" or on_clusters}
+    for count, (kind, read) in itertools.product((1, 2), kinds.items()):
+        with threadpool_limits(count, user_api="blas"):
+            fits[kind, count] = scq.OgE(random_state=0, **parameters).fit(read(data, tmp_path / "x.npy"))
+    expected = fits.pop(("array", 1))
+    for key, encoder in fits.items():
+        np.testing.assert_array_equal(encoder.components_, expected.components_, err_msg=str(key))
+        np.testing.assert_array_equal(encoder.encode(data), expected.encode(data), err_msg=str(key))
 
 
 def test_blas_has_its_threads_back_also_after_fits_side_by_side_and_errors(X):

@@ -13,14 +13,16 @@ ENCODERS = [scq.OgE, scq.OnE]
 
 # n_bits: (n_components, ridge of OgE, start), written out by hand
 NEIGHBORS = {
-    8: (512, 0.6, "itq"),
-    16: (512, 0.42426407, "itq"),
-    32: (512, 0.3, "itq"),
-    64: (512, 0.21213203, "itq"),
-    128: (512, 0.15, "itq"),
-    256: (512, 0.10606602, "itq"),
-    384: (768, 0.08660254, "itq"),
+    8: (256, 0.7, "itq"),
+    16: (256, 0.49497475, "itq"),
+    32: (256, 0.35, "itq"),
+    33: (512, 0.4, "itq"),
+    64: (512, 0.4, "itq"),
+    128: (512, 0.4, "itq"),
+    256: (512, 0.4, "itq"),
+    384: (768, 0.4, "itq"),
 }
+STRETCH = {33: 0.00665912, 64: 0.15, 128: 0.3, 256: 0.45, 384: 0.45}  # of OgE for neighbors, else 0
 CLASSES = {
     8: (512, 0.12125733, "longer_code"),
     12: (512, 0.07157961, "longer_code"),
@@ -48,6 +50,7 @@ def test_table_of_recipes(Encoder, preserve, n_bits):
     assert recipe.scale is None
     assert recipe.scale_factor == (0.6 if neighbors and not free else 1.0)
     assert recipe.flatten is neighbors
+    assert recipe.stretch == pytest.approx(STRETCH.get(n_bits, 0.0) if neighbors and free else 0.0, abs=1e-8)
     assert recipe.start == start
     assert recipe.max_iter == (12 if neighbors else 100)
     assert recipe.fixed is neighbors
@@ -68,7 +71,8 @@ def test_neighbors_are_the_default(Encoder):
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_columnwise_is_the_paper_whatever_is_to_be_preserved(Encoder, n_bits, preserve):
     recipe = Encoder(n_bits, solver="columnwise", preserve=preserve)._recipe()
-    assert recipe == (512, 0.02 if Encoder is scq.OgE else 0.0, None, 1.0, False, "random", 100, False, False)
+    ridge = 0.02 if Encoder is scq.OgE else 0.0
+    assert recipe == (512, ridge, None, 1.0, False, 0.0, "random", 100, False, False, False)
 
 
 @pytest.mark.parametrize("preserve", ["neighbors", "classes"])
