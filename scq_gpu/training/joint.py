@@ -37,7 +37,7 @@ def orthonormal_step(*, xp: ModuleType) -> VStep:
     def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
         return fit_joint_orthonormal(lam, M, V, xp=xp), None, None
 
-    return VStep(run, descends=True)
+    return VStep(run, descends=True, nearest=lambda V: orthonormalize(polar(V, xp=xp), xp=xp))
 
 
 def orthogonal_step(ridge: float, *, xp: ModuleType) -> VStep:
@@ -46,7 +46,11 @@ def orthogonal_step(ridge: float, *, xp: ModuleType) -> VStep:
     def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
         return fit_joint_orthogonal(lam, M, V, ridge=ridge, xp=xp), None, None
 
-    return VStep(run, descends=True)
+    def nearest(V: Array) -> Array:
+        lengths = xp.linalg.vector_norm(V, axis=-2, keepdims=True)
+        return orthonormalize(polar(V / lengths, xp=xp), xp=xp) * lengths
+
+    return VStep(run, descends=True, nearest=nearest)
 
 
 def fit_joint_orthonormal(lam: Array, M: Array, V: Array, *, steps: int = STEPS, xp: ModuleType) -> Array:

@@ -22,12 +22,14 @@ class VStep(NamedTuple):
 
     The last is None for a step that always solves its problems. ``run`` never looks at the data, nor whether inverses
     exist: a problem whose do not is unsolved. ``retry``, of the same form, is called where there are such. A step that
-    ``descends`` never raises the loss for the signs it is given; the loop then takes its sign passes ahead of V.
+    ``descends`` never raises the loss for the signs it is given; the loop then takes its sign passes ahead of V, and
+    ``nearest`` gives the nearest V's that meet its constraint, for those that rounding took away from it.
     """
 
     run: Callable[[Array, Array, Array, Any], tuple[Array, Any, Array | None]]
     retry: Callable[[Array, Array, Array, Any], tuple[Array, Any, Array | None]] | None = None
     descends: bool = False
+    nearest: Callable[[Array], Array] | None = None
 
 
 @dataclass

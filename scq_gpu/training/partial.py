@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _PART_ROWS = 24_000  # in a part, or more: from parts of 10,500 text embeddings 
 LEAST_ROWS = 2 * _PART_ROWS
 """Rows of which there are parts."""
 _ROUND = 4  # passes, or one over each part if these are fewer, whose mean loss is compared with that of as many before
+_SETTLED, _REMEMBERED = 0.005, 8  # squared change of M over its square; of so many parts, at most
+_SINGLE = 1e-9, 1e9  # largest variances between which V steps are in float32
 _SLOPE = 0.9  # of signs against projections of unit variance: sqrt(2 / pi) for a normal distribution, 1 for two points
 
 
@@ -65,19 +68,44 @@ def learn(
 ) -> Array:
     """V (R, D, L) after passes over the parts in turn, each followed by a V step.
 
-    Losses of different parts differ by chance, so no step is taken back. The passes end early once the mean loss of a
-    round, four passes or as many as there are parts, falls by less than ``tol``, relatively, for every problem of the
-    batch.
+    Losses of different parts differ by chance, so no step is taken back. With a ``tol``, passes end early once for
+    every problem of the batch the mean loss of a round, four passes or as many as there are parts, falls by less than
+    that, relatively; or once signs have settled, so that a part gives nearly the M that it gave the last time: what
+    the loss still gains is in lengths of columns, which no bit depends on. V steps are in float32, whose rounding is
+    far below that chance; what it does to the constraint is mended at the end.
     """
+    exact, dtype = lam.dtype, _step_type(lam, xp=xp)
+    lam, V = (xp.astype(x, dtype, copy=False) for x in (lam, V))
     V_previous, round_, before = V, [], None
     length = min(_ROUND, len(parts))
+    last: dict[int, Array] = {}  # the M of each part
     for number, _ in enumerate(passes):
-        M = parts[number % len(parts)].statistics(look_ahead(V, V_previous, xp=xp)).M
+        part = number % len(parts)
+        M = xp.astype(parts[part].statistics(look_ahead(V, V_previous, xp=xp)).M, dtype, copy=False)
         V_previous, (losses, V, _) = V, solve(lam, M, V, None, step=step, ridge=ridge, xp=xp)
         round_.append(losses)
         if len(round_) == length:
             now, round_ = np.mean(round_, axis=0), []
-            if tol and before is not None and np.all(before - now < tol * now):
+            slow = before is not None and bool(np.all(before - now < tol * now))
+            if tol and (slow or (part in last and _settled(last[part], M, xp=xp))):
                 break
             before = now
-    return V
+        if tol and len(parts) <= _REMEMBERED:
+            last[part] = M
+    V = xp.astype(V, exact, copy=False)
+    return V if step.nearest is None else step.nearest(V)
+
+
+def _settled(before: Array, now: Array, *, xp: ModuleType) -> bool:
+    """Whether the M (R, D, L) of a part hardly differs from the one before, for every problem of the batch.
+
+    Both are invariant to the lengths of columns, which the control variate leaves out: they change as signs do.
+    """
+    change, size = (xp.sum(x * x, axis=(-2, -1)) for x in (now - before, now))
+    return bool(xp.all(change <= _SETTLED * size))
+
+
+def _step_type(lam: Array, *, xp: ModuleType) -> Any:
+    """float32 where it holds the variances with room to spare, as it does at the automatic scale."""
+    smallest, largest = _SINGLE
+    return xp.float32 if smallest < float(lam[0]) < largest else lam.dtype

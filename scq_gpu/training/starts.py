@@ -24,8 +24,9 @@ START_ROWS = 50_000  # most rows that axes are rotated on
 LEARN_ROWS = 25_000  # and that other codes are learned from, where rows cannot be had in parts
 _ROTATIONS = 25  # passes of ITQ, each with signs taken ahead of the rotation
 _WHITENING = 0.25  # power of the variance by which random starts prefer axes of little variance
-_LONGER, _LONGEST = 4, 96  # a longer code has four times the bits, but no more than 96
+_LONGER, _LONG = 4, 64  # a longer code has four times the bits, but no more than 64, or half as many again
 _PASSES, _PASSES_JOINED = 12, 10  # codes to start from need not converge: they only point the way
+_PASSES_LONGER, _COLUMNS_LONGER = 16, 1152  # at most: passes, and columns of all passes together
 _GROUP_BITS, _GROUP_PASSES = 32, 24  # of the code along whose columns groups are looked for
 _MARGIN = 1.02  # d / lambda_max(H'H) where codes are joined,
 _NOISE = 1e-3  # and what is added to the entries of their columns
@@ -79,7 +80,7 @@ def start_columns(n_bits: int, D: int, n_init: int) -> int:
 
 def longer_bits(n_bits: int, D: int) -> int:
     """Length of the longer code that a code of ``n_bits`` bits starts from."""
-    return min(_LONGER * n_bits, _LONGEST, D)
+    return min(_LONGER * n_bits, max(_LONG, 3 * n_bits // 2), D)
 
 
 def shorter_codes(n_bits: int) -> tuple[int, int]:
@@ -141,8 +142,9 @@ class Draws:
         """
         xp, lam = self.xp, self.basis.lam
         parts = self.parts()
-        V = self.random(1, longer_bits(n_bits, lam.shape[0]))
-        V = self.learn(parts, V, progress(range(_PASSES)))[0, ...]
+        K = longer_bits(n_bits, lam.shape[0])
+        passes = min(_PASSES_LONGER, _COLUMNS_LONGER // K)
+        V = self.learn(parts, self.random(1, K), progress(range(passes)))[0, ...]
         _, E = xp.linalg.eigh(xp.matrix_transpose(V) @ (lam[:, None] * V))
         axes = (V @ xp.flip(E, axis=1))[:, :n_bits]
         return self.rotated(polar(axes, xp=xp), parts[0].rows, n_init)

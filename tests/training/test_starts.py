@@ -12,6 +12,7 @@ import scq_gpu as scq
 from scq_gpu.rows.basis import compute_basis
 from scq_gpu.rows.passes import ProjectedRows, Rows, UnprojectedRows
 from scq_gpu.training import partial, starts
+from scq_gpu.training.joint import orthogonal_step, orthonormal_step
 
 N, D, L = 12_000, 40, 6
 
@@ -175,3 +176,61 @@ def test_parts_end_where_all_rows_do(monkeypatch, encoder):
     quick, patient = (encoder(16, preserve="classes", max_iter=m, random_state=0).fit(X) for m in ("auto", 100))
     assert quick.n_iter_ == 2 < patient.n_iter_
     assert quick.loss_curve_[-1] < 1.15 * patient.loss_curve_[-1]
+
+
+def in_parts(X, n_bits, count=2):
+    """Parts of rows, the variances of all, and a random start."""
+    rows = Rows(X)
+    basis = compute_basis(rows.moments(), n_bits=n_bits, n_components=X.shape[1], eps=1.2e-7, xp=XP)
+    parts = [partial.Part(part, basis.lam, xp=XP) for part in rows.project(basis).parts(count)]
+    V = np.linalg.qr(np.random.default_rng(3).standard_normal((len(basis.lam), n_bits)))[0][None]
+    return parts, basis.lam, V
+
+
+def passes_until(X, tol, most=48):
+    parts, lam, V = in_parts(X, 8)
+    taken = []
+    passes = (taken.append(number) or number for number in range(most))
+    partial.learn(parts, lam, V, step=orthogonal_step(0.02, xp=XP), ridge=0.02, passes=passes, tol=tol, xp=XP)
+    return len(taken)
+
+
+def test_passes_over_parts_end_when_signs_have_settled():
+    """Signs of bunches settle, while the loss goes on falling; those of rows that fall into no groups do not settle."""
+    normal = np.random.default_rng(0).standard_normal((4_000, 100)).astype(np.float32)
+    assert passes_until(bunches(4_000), tol=1e-9) < 40
+    assert passes_until(normal, tol=-1.0) == 48
+    assert passes_until(bunches(4_000), tol=0.0) == 48  # who gives no tol asks for all passes
+
+
+@pytest.mark.parametrize(("factor", "dtype"), [(1.0, np.float32), (2.0**-20, np.float64), (2.0**20, np.float64)])
+@pytest.mark.parametrize("encoder", ["OgE", "OnE"])
+def test_v_steps_over_parts_round_and_meet_the_constraint_in_the_end(encoder, factor, dtype):
+    """They are in float32, unless that does not hold the variances; V is orthogonal to the rounding of float64."""
+    parts, lam, V = in_parts(bunches(2_000), 8)
+    parts = [partial.Part(Scaled(part.rows, factor), lam * factor**2, xp=XP) for part in parts]
+    step = orthogonal_step(0.0, xp=XP) if encoder == "OgE" else orthonormal_step(xp=XP)
+    taken = []
+
+    def run(lam, M, V, memory):
+        taken.append({x.dtype for x in (lam, M, V)})
+        return step.run(lam, M, V, memory)
+
+    V = partial.learn(parts, lam * factor**2, V, step=step._replace(run=run), ridge=0.0, passes=range(6), xp=XP)[0]
+    assert taken == [{np.dtype(dtype)}] * 6
+    assert V.dtype == np.float64
+    gram = V.T @ V
+    np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-13 * gram.max())
+    if encoder == "OnE":
+        np.testing.assert_allclose(np.diag(gram), 1, atol=1e-13)
+
+
+class Scaled:
+    """Rows times a factor."""
+
+    def __init__(self, rows, factor):
+        self.rows, self.factor, self.n = rows, factor, rows.n
+
+    def statistics(self, V, *, slope):
+        found = self.rows.statistics(V * self.factor, slope=slope)
+        return found._replace(M=found.M * self.factor)
