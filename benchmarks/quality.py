@@ -35,7 +35,7 @@ CAVEAT = (
     "in earlier trials scored on these EfficientNet test queries. The starts from a longer code and from shorter ones "
     "and momentum in the V step were chosen on held-out queries; that it takes seven steps rather than five, also "
     "with a look at GIST, these splits and others. That fits learn from parts of the rows was chosen on held-out "
-    "queries, in trials that are not kept. Columnwise rows and GIST are of starts learned from 50,000 rows. "
+    "queries, in trials that are not kept. Columnwise rows of EfficientNet are of starts learned from 50,000 rows. "
     "How shorter codes are joined was settled on held-out queries after a first version had been scored on these."
 )
 SOLVERS = ("joint", "columnwise", "paper")

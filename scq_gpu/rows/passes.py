@@ -628,7 +628,7 @@ def side_by_side(V: Array, *, xp: ModuleType) -> Array:
 
 def _every(blocks: Iterable[Array], first: int, count: int) -> Iterator[Array]:
     """Every ``count``-th row of each block, or of pieces of tall ones, from one row later in each."""
-    height = max(_PIECE_ROWS, 512 * count)
+    height = max(_PIECE_ROWS, 1024 * count)  # fewer narrow rows are not worth handing to a thread
     pieces = (X[part, :] for X in blocks for part in row_slices(X.shape[0], height))
     for number, X in enumerate(pieces):
         yield X[(first + number) % count :: count, :]
