@@ -100,14 +100,14 @@ STARTS = {"neighbors": "itq", "classes": "longer_code"}
 
 
 def count_start(preserve: str) -> dict[str, Counts]:
-    """Of the default start for an aim, per sign pass: 25 rotations for neighbors, after 14 passes for classes."""
+    """Of the default start for an aim, per sign pass: 25 rotations for neighbors, after 16 passes for classes."""
     X = cupy.asarray(rows())
 
     def fit(init: str) -> Counts:
         encoder = scq.OgE(N_BITS, preserve=preserve, init=init, max_iter=1, tol=0, random_state=0)
         return count(lambda: encoder.fit(X))
 
-    passes = {"neighbors": 25, "classes": 14 + 25}[preserve]
+    passes = {"neighbors": 25, "classes": 16 + 25}[preserve]
     for init in (STARTS[preserve], "pca"):
         fit(init)
     return {f"start for {preserve}, per pass": (fit(STARTS[preserve]) - fit("pca")) / passes}

@@ -33,7 +33,7 @@ CEILINGS = {  # launches, cuBLAS, cuSOLVER, syncs, allocations, bytes to the hos
     "OgE columnwise": (400, 246, 0, 1, 560, 24),
     "OnE columnwise": (520, 130, 0, 1, 620, 24),
     "start for neighbors, per pass": (17, 6, 0, 1, 22, 24),
-    "start for classes, per pass": (130, 180, 1, 1.1, 320, 24),
+    "start for classes, per pass": (42, 12, 1, 1.1, 65, 24),
     "encode 20,000 rows": (2, 0, 0, 1, 4, 1),
     "encode 200,000 rows": (2, 0, 0, 1, 4, 1),
     "encode, per block from the host": (2, 0, 0, 1, 3, 2100),
