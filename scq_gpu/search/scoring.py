@@ -47,6 +47,8 @@ _REACH = 1e-30, 1e37  # of distances, so that float32 holds them, their differen
 _NOISE = 100.0  # how much t / S varies by chance, in units of |o|^2 / S^2, over how much the shares of e vary
 _INSIDE = np.pi / 2  # mean |o|^2 of training rows in the scale of the map, where the squares of levels add up to 1
 
+_frames: list[tuple[np.ndarray, np.ndarray]] = []  # columns of maps and the frames nearest to them
+
 
 class QueryScores(NamedTuple):
     """Distances are ``base + unit * (sum over set bits of gain)``, or of ``offset + scale * (constant + sum)``."""
@@ -72,9 +74,7 @@ class UnitMap(NamedTuple):
         """The orthonormal columns F (d, n_bits) nearest to the unit columns of the map."""
         if self.components is None or self.mean is None:
             raise ValueError("factors need an encoder that knows its components and the mean of its training rows")
-        U, _, V = np.linalg.svd((self.components / self.lengths[:, None]).T, full_matrices=False)
-        frame: np.ndarray = U @ V
-        return frame
+        return _nearest_frame((self.components / self.lengths[:, None]).T)
 
     @property
     def scale(self) -> float:
@@ -93,6 +93,17 @@ def unit_map(encoder: Any) -> UnitMap:
     threshold, mean = getattr(encoder, "threshold_", np.zeros(n_bits)), getattr(encoder, "mean_", None)
     host = (None if x is None else _host(x) for x in (mean, components))
     return UnitMap(lengths, _host(threshold), known / lengths[:, None], *host)
+
+
+def _nearest_frame(columns: np.ndarray) -> np.ndarray:
+    """The orthonormal columns nearest to some; those of the last two maps are kept, as a search may take less long."""
+    for known, frame in tuple(_frames):
+        if np.array_equal(known, columns):
+            return frame
+    U, _, V = np.linalg.svd(columns, full_matrices=False)
+    nearest: np.ndarray = U @ V
+    _frames[:] = [(columns, nearest), *_frames[:1]]
+    return nearest
 
 
 def score_queries(encoder: Any, X_query: Array, *, metric: str, factors: bool) -> QueryScores:
