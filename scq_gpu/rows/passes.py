@@ -34,7 +34,7 @@ from scq_gpu._core.validate import check_linear_map, check_out, nonfinite_error,
 from scq_gpu.kernels.fused import elementwise
 from scq_gpu.rows.basis import Basis, Moments
 from scq_gpu.rows.sources.base import RowSource, read_ahead
-from scq_gpu.rows.stream import fits, keep_rows, stream_rows
+from scq_gpu.rows.stream import fits, join_rows, keep_rows, stream_rows
 
 _TALL_BYTES = 64 << 20
 _TALL_PRODUCTS = 1 << 32
@@ -437,7 +437,10 @@ class ProjectedRows:
         """The rows of these ascending numbers, kept in memory where the work is."""
         if len(numbers) == self.n:
             return self
-        return self._with(_take(self._blocks(), numbers, xp=self._xp), len(numbers), self.kept[0].shape[1])
+        taken = _take(self._blocks(), numbers, xp=self._xp)
+        if self.gpu is not None or cuda_device_of(self.kept[0]) is not None:
+            taken = join_rows(taken, xp=self._xp)
+        return self._with(taken, len(numbers), self.kept[0].shape[1])
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
         """The rows in that many parts, which are views; none if they are on a GPU."""
@@ -512,9 +515,12 @@ class UnprojectedRows:
             return self
         taken = _take(rows.blocks(), numbers, xp=rows.xp)
         as_they_are = rows.stay_as_they_are(self._P.shape[1], FEW_PASSES)
-        if not as_they_are or not rows.fit_on_device(len(numbers), rows.shape[1]):
-            return self._projected(taken, self._P, len(numbers))
-        return UnprojectedRows(Rows(rows.gathered(taken, len(numbers))), self._basis)
+        if as_they_are and rows.fit_on_device(len(numbers), rows.shape[1]):
+            return UnprojectedRows(Rows(rows.gathered(taken, len(numbers))), self._basis)
+        projected = rows.projected_blocks(taken, self._basis, self._P)
+        if rows._gpu is not None and len(numbers) < self.n:
+            projected = join_rows(projected, xp=rows.xp)
+        return rows.kept(projected, len(numbers), self._P.shape[1])
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
         """The rows in that many parts, which are views; none unless X is NumPy's."""
@@ -524,10 +530,8 @@ class UnprojectedRows:
 
     def project(self, axes: Array) -> ProjectedRows:
         """The rows projected on axes (D, K), kept in memory where the work is."""
-        return self._projected(self._blocks(), self._P @ axes, self.n)
-
-    def _projected(self, blocks: Iterable[Array], P: Array, n: int) -> ProjectedRows:
-        return self._rows.kept(self._rows.projected_blocks(blocks, self._basis, P), n, P.shape[1])
+        projected = self._rows.projected_blocks(self._blocks(), self._basis, self._P @ axes)
+        return self._rows.kept(projected, self.n, axes.shape[1])
 
 
 class TurnedSample:

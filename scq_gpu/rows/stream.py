@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array
+from scq_gpu._core.devices import block_bytes
 
 SHARE_OF_FREE: Final = 0.6
 """Part of the free memory that kept rows may take; the rest is for the products of a pass."""
@@ -31,6 +33,24 @@ def keep_rows(blocks: Iterable[Array], n_bytes: int, gpu: Any) -> tuple[list[Arr
     if gpu is None or fits(n_bytes, gpu):
         return list(blocks), None
     return [gpu.download(X) for X in blocks], gpu
+
+
+def join_rows(pieces: Iterable[Array], *, xp: ModuleType) -> Iterator[Array]:
+    """Pieces of rows on a GPU, put together up to the size of a block: each costs every pass over them its calls."""
+    held: list[Array] = []
+    most, n_bytes = 0, 0
+    for X in pieces:
+        most = most or block_bytes(X)
+        if held and n_bytes + X.nbytes > most:
+            yield _joined(held, xp=xp)
+            held, n_bytes = [], 0
+        held.append(X)
+        n_bytes += X.nbytes
+    yield _joined(held, xp=xp)
+
+
+def _joined(pieces: list[Array], *, xp: ModuleType) -> Array:
+    return pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=0)
 
 
 def stream_rows(blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False, stay: bool = False) -> Iterator[Array]:

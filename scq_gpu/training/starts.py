@@ -58,7 +58,7 @@ def draw_starts(
     kind = start if isinstance(start, str) else None
     D = basis.lam.shape[0]
     if kind == "itq":
-        return draws.rotated(draws.on_device(np.eye(D, n_bits)), draws.sample(), n_init, progress)
+        return draws.rotated(draws.on_device(np.eye(D, n_bits)), draws.sample(START_ROWS), n_init, progress)
     if kind == "longer_code" and longer_bits(n_bits, D) > n_bits:
         return draws.from_longer(n_bits, n_init, progress)
     if kind == "shorter_codes" and n_bits > SHORT:
@@ -206,7 +206,7 @@ class Draws:
         T = polar(polar(T @ root, xp=xp), xp=xp) @ root  # T may be nearly singular: the second pass mends rounding
         return orthonormalize(xp.concat([H, T], axis=-2) / xp.sqrt(d)[..., None], xp=xp)
 
-    def sample(self, most: int = START_ROWS) -> KeptRows:
+    def sample(self, most: int) -> KeptRows:
         """All rows, or a uniform sample of many."""
         return self.rows.sample(self.numbers(most))
 

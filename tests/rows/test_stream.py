@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from fake_gpu import EagerGpu, FakeEvent, FakeGpu
+from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
-from scq_gpu.rows import passes
-from scq_gpu.rows.stream import SHARE_OF_FREE, fits, stream_rows
+from scq_gpu.rows import passes, stream
+from scq_gpu.rows.stream import SHARE_OF_FREE, fits, join_rows, stream_rows
 
 
 def streamed(gpu, blocks, **options):
@@ -52,6 +55,17 @@ def test_blocks_that_stay_are_whole_when_all_have_gone_by(n):
             gpu.give(gpu.work, run=lambda: None)
         gpu.run()
         assert agree(kept, blocks)
+
+
+@pytest.mark.parametrize("heights", [[1], [3, 3, 3, 3], [10], [10, 1, 4, 4, 4], [2, 12, 2, 7, 1]])
+def test_pieces_are_joined_up_to_the_size_of_a_block(heights, monkeypatch):
+    monkeypatch.setattr(stream, "block_bytes", lambda x: 10 * x.shape[1] * x.itemsize)
+    pieces = [np.full((height, 3), number, dtype=np.float32) for number, height in enumerate(heights)]
+    joined = list(join_rows(iter(pieces), xp=np))
+    np.testing.assert_array_equal(np.concatenate(joined), np.concatenate(pieces))
+    lengths = [len(X) for X in joined]
+    assert all(length <= max(10, *heights) for length in lengths)
+    assert all(a + b > 10 for a, b in itertools.pairwise(lengths))
 
 
 class DeafWork(FakeGpu):
@@ -134,11 +148,12 @@ def test_any_layout_goes_through_the_staging_buffers(X):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU under every NumPy array, with small blocks."""
+    """A GPU under every NumPy array, with small blocks; products in one thread, as where NumPy's go over threads."""
     gpu = EagerGpu()
     monkeypatch.setattr(passes, "cuda_device_of", lambda x: gpu)
     monkeypatch.setattr(passes, "block_bytes", lambda x: 0)  # blocks of 128 rows
-    return gpu
+    with threadpool_limits(1):
+        yield gpu
 
 
 @pytest.fixture
