@@ -88,7 +88,7 @@ class DaskRows:
             parts = list(dask.persist(*self._over_chunks(_project_chunk, basis, passes)))
         else:
             parts = self._over_chunks(_Unprojected, basis)
-        return _ProjectedChunks(parts, self._firsts, self.shape[0])
+        return _ProjectedChunks(parts, self._firsts, self.shape[0], basis)
 
     def encode(self, W: Array, t: Array, encode: EncodeBlock, *, out: Array | None = None) -> Any:
         """Packed codes as a Dask array, computed when it is."""
@@ -150,17 +150,18 @@ class DaskRows:
 class _ProjectedChunks:
     """Projected rows of chunks, each to be computed, or kept by a worker."""
 
-    def __init__(self, parts: list[Any], firsts: list[int], n: int) -> None:
-        self._parts, self._firsts, self.n = parts, firsts, n
+    def __init__(self, parts: list[Any], firsts: list[int], n: int, basis: Basis) -> None:
+        self._parts, self._firsts, self.n, self._basis = parts, firsts, n, basis
 
     def statistics(self, V: Array) -> SignStatistics:
         """One sign pass at V (R, D, L), for every problem of the batch."""
         sums = _compute(_over(_chunk_signs, self._parts, self._firsts, V), _add_statistics)
         return SignStatistics(*(x / self.n for x in sums))
 
-    def sample(self, numbers: np.ndarray) -> ProjectedRows:
-        """The rows of these ascending numbers, brought here."""
-        return _projected([_compute(_over(_chunk_sample, self._parts, self._firsts, numbers), np.concatenate)])
+    def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
+        """The rows of these ascending numbers, brought here; unprojected where those of an array would be."""
+        found = _compute(_over(_chunk_sample, self._parts, self._firsts, numbers), _join_samples)
+        return _projected([found.rows]) if found.projected else UnprojectedRows(Rows(found.rows), self._basis)
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
         """None: parts of the rows are not brought here."""
@@ -287,9 +288,20 @@ def _chunk_signs(part: list[Array] | _Unprojected, first: int, V: np.ndarray) ->
     return SignStatistics(*(to_host(x) * rows.n for x in means))
 
 
+class _Sample(NamedTuple):
+    """Rows of parts, on the host."""
+
+    rows: np.ndarray
+    projected: bool
+
+
+def _join_samples(samples: list[_Sample]) -> _Sample:
+    return _Sample(np.concatenate([sample.rows for sample in samples]), samples[0].projected)
+
+
 @on_device_of_arguments
-def _chunk_sample(part: list[Array] | _Unprojected, first: int, numbers: np.ndarray) -> np.ndarray | None:
-    """Rows of a part, the first of which has the number ``first``, projected, on the host."""
+def _chunk_sample(part: list[Array] | _Unprojected, first: int, numbers: np.ndarray) -> _Sample | None:
+    """Rows of a part, the first of which has the number ``first``; of every part alike projected or as they are."""
     if (found := _training_rows(part)) is None:
         return None
     rows, like = found
@@ -297,10 +309,12 @@ def _chunk_sample(part: list[Array] | _Unprojected, first: int, numbers: np.ndar
     if start == end:
         return None
     sample = rows.sample(numbers[start:end] - first)
+    if isinstance(sample, UnprojectedRows) and sample.stays_so:
+        return _Sample(np.concatenate([to_host(X) for X in sample.blocks()]), projected=False)
     if isinstance(sample, UnprojectedRows):
         axes = np.eye(part.basis.P.shape[1])  # type: ignore[union-attr]
         sample = sample.project(from_host(axes, xp=namespace(like), device=device_of(like)))
-    return np.concatenate([to_host(Y) for Y in sample.kept])
+    return _Sample(np.concatenate([to_host(Y) for Y in sample.kept]), projected=True)
 
 
 def _add_up(parts: list[Any], add: Callable[[list[Any]], Any]) -> Any:

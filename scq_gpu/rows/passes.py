@@ -482,9 +482,14 @@ class UnprojectedRows:
     @property
     def n(self) -> int:
         """Number of rows."""
-        return self._rows.shape[0] if self._part is None else sum(X.shape[0] for X in self._blocks())
+        return self._rows.shape[0] if self._part is None else sum(X.shape[0] for X in self.blocks())
 
-    def _blocks(self) -> Iterator[Array]:
+    @property
+    def stays_so(self) -> bool:
+        """Whether projecting a sample of the rows would cost more than it saves."""
+        return self._rows.stay_as_they_are(self._P.shape[1], FEW_PASSES)
+
+    def blocks(self) -> Iterator[Array]:
         """The rows, or those of this part, in blocks of the same height."""
         if self._part is None:
             return self._rows.blocks()
@@ -503,7 +508,7 @@ class UnprojectedRows:
             X = self._center(X)
             return sums.of_block(X, take(X @ W, constant))
 
-        sums.add(rows._map(sign, self._blocks()))
+        sums.add(rows._map(sign, self.blocks()))
         M = xp.astype(sums.M + self._offset[:, None] * sums.B, rows.dtype, copy=False)
         sums.M = xp.astype(product(xp.matrix_transpose(self._turn), M), rows.sum_dtype, copy=False)
         return sums.means(self.n, R=V.shape[0])
@@ -514,8 +519,7 @@ class UnprojectedRows:
         if rows.in_place and len(numbers) == self.n:
             return self
         taken = _take(rows.blocks(), numbers, xp=rows.xp)
-        as_they_are = rows.stay_as_they_are(self._P.shape[1], FEW_PASSES)
-        if as_they_are and rows.fit_on_device(len(numbers), rows.shape[1]):
+        if self.stays_so and rows.fit_on_device(len(numbers), rows.shape[1]):
             return UnprojectedRows(Rows(rows.gathered(taken, len(numbers))), self._basis)
         projected = rows.projected_blocks(taken, self._basis, self._P)
         if rows._gpu is not None and len(numbers) < self.n:
@@ -530,7 +534,7 @@ class UnprojectedRows:
 
     def project(self, axes: Array) -> ProjectedRows:
         """The rows projected on axes (D, K), kept in memory where the work is."""
-        projected = self._rows.projected_blocks(self._blocks(), self._basis, self._P @ axes)
+        projected = self._rows.projected_blocks(self.blocks(), self._basis, self._P @ axes)
         return self._rows.kept(projected, self.n, axes.shape[1])
 
 
