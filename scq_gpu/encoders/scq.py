@@ -24,7 +24,8 @@ from scq_gpu.training.starts import Draws, draw_starts
 
 SOLVERS = ("joint", "columnwise")
 _PARTIAL_PASSES = 48  # over parts of the rows, at most,
-_PARTIAL_TOL = {True: 0.03, False: 0.007}  # until a round of them lowers the loss by less: halves of parts, parts
+_PARTIAL_TOL = {True: 0.03, False: 0.003}  # until a round of them lowers the loss by less: halves of parts, parts
+_PARTIAL_STEPS = {True: joint.STEPS, False: 2 * joint.STEPS}  # within a V step: passes over parts cost more than steps
 _LAST_PASSES = 2  # over all rows, after those over parts
 
 
@@ -86,16 +87,16 @@ class _SCQ(LinearEncoder):
             projected: TrainingRows = rows.project(basis, passes=_passes(recipe, rows.shape[0]))
             if recipe.stretch:
                 basis, projected = self._draw_apart(basis, projected, recipe, xp)
-            step = self._v_step(recipe.ridge, xp)
-            V = self._starts(basis, rows, projected, recipe)
+            V, steps = self._starts(basis, rows, projected, recipe), joint.STEPS
             if recipe.in_parts:
-                V, learned = self._learn_from_parts(projected, basis.lam, V, step, recipe.ridge, xp)
-                recipe = recipe._replace(max_iter=_LAST_PASSES, fixed=True) if learned else recipe
+                V, learned = self._learn_from_parts(projected, basis.lam, V, recipe.ridge, xp)
+                if learned:
+                    recipe, steps = recipe._replace(max_iter=_LAST_PASSES, fixed=True), _PARTIAL_STEPS[False]
             runs = train(
                 projected,
                 basis.lam,
                 V,
-                step=step,
+                step=self._v_step(recipe.ridge, xp, steps=steps),
                 ridge=recipe.ridge,
                 tol=0.0 if recipe.fixed else self.tol,
                 iterations=self._progress(range(1, recipe.max_iter + 1), rows.shape[0]),
@@ -125,7 +126,7 @@ class _SCQ(LinearEncoder):
         return basis, TurnedRows(projected, R, xp=xp)
 
     def _learn_from_parts(
-        self, projected: TrainingRows, lam: Array, V: Array, step: VStep, ridge: float, xp: ModuleType
+        self, projected: TrainingRows, lam: Array, V: Array, ridge: float, xp: ModuleType
     ) -> tuple[Array, bool]:
         """V after passes over parts of the rows, and whether there are any: halves of parts, then whole ones.
 
@@ -135,6 +136,7 @@ class _SCQ(LinearEncoder):
             parts = partial.cut(projected, lam, halved=halved, xp=xp)
             if not parts:
                 return V, False
+            step = self._v_step(ridge, xp, steps=_PARTIAL_STEPS[halved])
             passes = self._progress(range(_PARTIAL_PASSES), None, "parts of the rows")
             V = partial.learn(parts, lam, V, step=step, ridge=ridge, passes=passes, tol=tol, xp=xp)
         return V, True
@@ -243,8 +245,8 @@ class _SCQ(LinearEncoder):
         bar = tqdm(iterations, desc=name, unit="pass", disable=None)
         return bar if n is None else _with_rows_per_second(bar, n)
 
-    def _v_step(self, ridge: float, xp: ModuleType) -> VStep:
-        """The V step of the solver."""
+    def _v_step(self, ridge: float, xp: ModuleType, *, steps: int = joint.STEPS) -> VStep:
+        """The V step of the solver; ``steps`` are those within one of the joint solver."""
         raise NotImplementedError
 
 
@@ -370,9 +372,10 @@ class OgE(_SCQ):
         )
         self.ridge = ridge
 
-    def _v_step(self, ridge: float, xp: ModuleType) -> VStep:
-        step = joint.orthogonal_step if self.solver == "joint" else orthogonal.columnwise_step
-        return step(ridge, xp=xp)
+    def _v_step(self, ridge: float, xp: ModuleType, *, steps: int = joint.STEPS) -> VStep:
+        if self.solver == "columnwise":
+            return orthogonal.columnwise_step(ridge, xp=xp)
+        return joint.orthogonal_step(ridge, steps=steps, xp=xp)
 
 
 class OnE(_SCQ):
@@ -408,9 +411,10 @@ class OnE(_SCQ):
     ((1797, 16), [-1, 1])
     """
 
-    def _v_step(self, ridge: float, xp: ModuleType) -> VStep:
-        step = joint.orthonormal_step if self.solver == "joint" else orthonormal.columnwise_step
-        return step(xp=xp)
+    def _v_step(self, ridge: float, xp: ModuleType, *, steps: int = joint.STEPS) -> VStep:
+        if self.solver == "columnwise":
+            return orthonormal.columnwise_step(xp=xp)
+        return joint.orthonormal_step(steps=steps, xp=xp)
 
 
 def _passes(recipe: Recipe, n: int) -> int:

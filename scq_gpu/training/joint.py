@@ -31,20 +31,20 @@ _HEADROOM = 1.01  # a / max(lam): keeps the columns of diag(a - lam) V independe
 _SHORTEST = 1e-3  # of a column against the longest, as far as its weight in the polar factor goes
 
 
-def orthonormal_step(*, xp: ModuleType) -> VStep:
+def orthonormal_step(*, steps: int = STEPS, xp: ModuleType) -> VStep:
     """The joint V step of OnE, for the training loop."""
 
     def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
-        return fit_joint_orthonormal(lam, M, V, xp=xp), None, None
+        return fit_joint_orthonormal(lam, M, V, steps=steps, xp=xp), None, None
 
     return VStep(run, descends=True, nearest=lambda V: orthonormalize(polar(V, xp=xp), xp=xp))
 
 
-def orthogonal_step(ridge: float, *, xp: ModuleType) -> VStep:
+def orthogonal_step(ridge: float, *, steps: int = STEPS, xp: ModuleType) -> VStep:
     """The joint V step of OgE, for the training loop."""
 
     def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
-        return fit_joint_orthogonal(lam, M, V, ridge=ridge, xp=xp), None, None
+        return fit_joint_orthogonal(lam, M, V, ridge=ridge, steps=steps, xp=xp), None, None
 
     def nearest(V: Array) -> Array:
         lengths = xp.linalg.vector_norm(V, axis=-2, keepdims=True)

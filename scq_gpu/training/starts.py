@@ -15,7 +15,7 @@ from scq_gpu.rows.basis import Basis
 from scq_gpu.rows.passes import KeptRows, TrainingRows
 from scq_gpu.training import partial
 from scq_gpu.training.defaults import SHORT, auto_ridge
-from scq_gpu.training.joint import orthogonal_step
+from scq_gpu.training.joint import STEPS, orthogonal_step
 from scq_gpu.training.linalg import generator, orthonormalize, polar
 from scq_gpu.training.loop import train
 from scq_gpu.training.rotation import rotation_step
@@ -27,6 +27,7 @@ _WHITENING = 0.25  # power of the variance by which random starts prefer axes of
 _LONGER, _LONG = 4, 64  # a longer code has four times the bits, but no more than 64, or half as many again
 _PASSES, _PASSES_JOINED = 12, 10  # codes to start from need not converge: they only point the way
 _PASSES_LONGER, _COLUMNS_LONGER = 16, 1152  # at most: passes, and columns of all passes together
+_ROUGHLY = 1.5  # steps within a V step, over the root of the ratio of variances that they are to bridge
 _GROUP_BITS, _GROUP_PASSES = 32, 24  # of the code along whose columns groups are looked for
 _MARGIN = 1.02  # d / lambda_max(H'H) where codes are joined,
 _NOISE = 1e-3  # and what is added to the entries of their columns
@@ -144,7 +145,7 @@ class Draws:
         parts = self.parts()
         K = longer_bits(n_bits, lam.shape[0])
         passes = min(_PASSES_LONGER, _COLUMNS_LONGER // K)
-        V = self.learn(parts, self.random(1, K), progress(range(passes)))[0, ...]
+        V = self.learn_roughly(parts, self.random(1, K), progress(range(passes)))[0, ...]
         _, E = xp.linalg.eigh(xp.matrix_transpose(V) @ (lam[:, None] * V))
         axes = (V @ xp.flip(E, axis=1))[:, :n_bits]
         return self.rotated(polar(axes, xp=xp), parts[0].rows, n_init)
@@ -155,9 +156,9 @@ class Draws:
         count, K = shorter_codes(n_bits)
         joins = count.bit_length() - 1
         passes = iter(progress(range(_PASSES + (joins - 1) * _PASSES_JOINED)))
-        codes = self.learn(parts, self.random(n_init * count, K), islice(passes, _PASSES))
+        codes = self.learn_roughly(parts, self.random(n_init * count, K), islice(passes, _PASSES))
         for _ in range(joins - 1):
-            codes = self.learn(parts, self.join(codes), islice(passes, _PASSES_JOINED))
+            codes = self.learn_roughly(parts, self.join(codes), islice(passes, _PASSES_JOINED))
         next(passes, None)  # a progress bar counts the last pass when it is asked for another
         return self.join(codes, n_bits)
 
@@ -225,12 +226,24 @@ class Draws:
         lam, xp = self.basis.lam, self.xp
         return partial.cut(self.rows, lam, halved=True, xp=xp) or [partial.Part(self.sample(LEARN_ROWS), lam, xp=xp)]
 
-    def learn(self, parts: list[partial.Part], V: Array, passes: Iterable[int]) -> Array:
+    def learn_roughly(self, parts: list[partial.Part], V: Array, passes: Iterable[int]) -> Array:
+        """Codes (G, D, K) to start from, learned from V, from parts in V steps that end early where variances are like.
+
+        A V step goes along an axis the faster the nearer its variance is to the largest. Where those of the first K
+        axes are much alike, a few steps follow the chance of halves of parts, and the code goes astray.
+        """
+        if len(parts) == 1:
+            return self.learn(parts, V, passes)
+        lam = self.basis.lam
+        ratio = float(to_host(lam[0] / lam[V.shape[-1] - 1]))
+        return self.learn(parts, V, passes, steps=min(STEPS, round(_ROUGHLY * ratio**0.5)))
+
+    def learn(self, parts: list[partial.Part], V: Array, passes: Iterable[int], *, steps: int = STEPS) -> Array:
         """Codes (G, D, K) that OgE learns from V, each by itself."""
         lam, K = self.basis.lam, V.shape[-1]
         square = K / float(to_host(self.xp.sum(lam[:K])))  # of the factor from the rows' scale to that for K bits
         ridge = auto_ridge(K, "classes") / square
-        step = orthogonal_step(ridge, xp=self.xp)
+        step = orthogonal_step(ridge, steps=steps, xp=self.xp)
         V = V * square**0.5
         if len(parts) > 1:
             return partial.learn(parts, lam, V, step=step, ridge=ridge, passes=passes, xp=self.xp)

@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 import scq_gpu as scq
 from scq_gpu.rows.basis import compute_basis
 from scq_gpu.rows.passes import ProjectedRows, Rows, UnprojectedRows
-from scq_gpu.training import partial, starts
-from scq_gpu.training.joint import orthogonal_step, orthonormal_step
+from scq_gpu.training import joint, partial, starts
+from scq_gpu.training.joint import STEPS, orthogonal_step, orthonormal_step
 
 N, D, L = 12_000, 40, 6
 
@@ -176,6 +176,50 @@ def test_parts_end_where_all_rows_do(monkeypatch, encoder):
     quick, patient = (encoder(16, preserve="classes", max_iter=m, random_state=0).fit(X) for m in ("auto", 100))
     assert quick.n_iter_ == 2 < patient.n_iter_
     assert quick.loss_curve_[-1] < 1.15 * patient.loss_curve_[-1]
+
+
+@pytest.fixture
+def steps_asked_for(monkeypatch):
+    """The number of steps within each V step that is made, for codes of which length."""
+    asked, make = [], starts.orthogonal_step
+
+    def spy(ridge, *, steps=STEPS, xp):
+        step = make(ridge, steps=steps, xp=xp)
+
+        def run(lam, M, V, memory):
+            asked.append((V.shape[-1], steps))
+            return step.run(lam, M, V, memory)
+
+        return step._replace(run=run)
+
+    for module in (starts, joint):
+        monkeypatch.setattr(module, "orthogonal_step", spy)
+    return asked
+
+
+@pytest.mark.parametrize(("decay", "wanted"), [(0.0, 2), (0.25, 4), (1.0, STEPS)])
+@pytest.mark.parametrize("n_bits", [8, 80])
+def test_codes_to_start_from_take_few_steps_where_variances_are_alike(
+    monkeypatch, steps_asked_for, n_bits, decay, wanted
+):
+    monkeypatch.setattr(partial, "_PART_ROWS", 1_000)
+    K = 32 if n_bits == 8 else 40  # of the longer code, of each shorter one
+    X = np.random.default_rng(0).standard_normal((4_000, 96)) * np.arange(1, 97) ** -decay
+    scq.OgE(n_bits, preserve="classes", random_state=0).fit(X)
+    found = {steps for length, steps in steps_asked_for if length == K}
+    assert found == {wanted}
+
+
+def test_whole_parts_take_more_steps_than_halves(monkeypatch, steps_asked_for):
+    monkeypatch.setattr(partial, "_PART_ROWS", 1_000)
+    scq.OgE(8, preserve="classes", random_state=0).fit(bunches(4_000))
+    own = [steps for length, steps in steps_asked_for if length == 8]
+    assert own == sorted(own)
+    assert set(own) == {STEPS, 2 * STEPS}
+    steps_asked_for.clear()
+    scq.OgE(8, preserve="classes", max_iter=3, tol=0, random_state=0).fit(bunches(4_000))
+    scq.OgE(40, random_state=0).fit(bunches(4_000))
+    assert {steps for length, steps in steps_asked_for if length in (8, 40)} == {STEPS}
 
 
 def in_parts(X, n_bits, count=2):
