@@ -1,4 +1,4 @@
-"""CIFAR-10 features for the benchmarks, from a folder given as ``--data``."""
+"""Features of CIFAR-10 and WordNet for the benchmarks, from a folder given as ``--data``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def efficientnet(folder: Path) -> Split:
         return Split("EfficientNet-Lite0 1280-D", X, file["y_train"], X_query, file["y_test"])
 
 
+def wordnet(folder: Path) -> Split:
+    """384-D sentence embeddings of definitions, normalized; labels are the 45 lexicographer files."""
+    with np.load(_file(folder, "wordnet_minilm384.npz")) as file:
+        scale = file["feature_scale"].astype(np.float32)
+        X, X_query = (file[name].astype(np.float32) * scale for name in ("X_train", "X_test"))
+        X, X_query = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (X, X_query))
+        return Split("WordNet 384-D", X, file["y_train"], X_query, file["y_test"])
+
+
 def gist(folder: Path, seed: int) -> Split:
     """512-D GIST; 100 random queries a class, the remaining 59,000 for training and database."""
     with np.load(_file(folder, "cifar10_gist512.npz")) as file:
@@ -37,6 +46,9 @@ def gist(folder: Path, seed: int) -> Split:
     for label in range(10):
         query[rng.choice(np.flatnonzero(y == label), 100, replace=False)] = True
     return Split("GIST 512-D", X[~query], y[~query], X[query], y[query])
+
+
+SETS = {"EfficientNet": efficientnet, "WordNet": wordnet}
 
 
 def _file(folder: Path, name: str) -> Path:
