@@ -154,8 +154,8 @@ def write(options: argparse.Namespace) -> None:
         "Do fits that take no longer than Faiss's ITQ lose anything against fits run to convergence? `before` is "
         "commit {}, whose fits for classes pass over all rows until the loss stays; `now` is {}. For neighbors, OgE "
         "beyond 32 bits has since been made to draw groups of rows apart, which gives mAP for recall "
-        "([theory](../theory.md)). A first run showed that fits from parts lost up to 1.2 points of mAP on WordNet; what "
-        "mended it was chosen on queries held out of the training rows.".format(*commits),
+        "([theory](../theory.md)). A first run showed that fits from parts lost up to 1.2 points of mAP on WordNet; "
+        "what mended it was chosen on queries held out of the training rows.".format(*commits),
         "Test queries of CIFAR-10 features (EfficientNet-Lite0, 50,000 x 1280; mAP by class) and of WordNet "
         "definitions (115,648 x 384; mAP by lexicographer file). Per cent, mean ± standard error over seeds; 10@k is "
         "the share of the ten nearest rows by floats among the first k by Hamming distance. Made by `python "
