@@ -30,7 +30,7 @@ def tables_of(gain, width):
 
 def rounded_tables(gain):
     """The same as the search defines them: for gains whose sums are rounded."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # which of both, depends on the order in which BLAS adds
         return engine.byte_tables(np.pad(gain, ((0, 0), (0, -gain.shape[1] % 8))))
 
 

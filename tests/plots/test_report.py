@@ -187,10 +187,11 @@ def test_task_that_draws_queries_takes_them_out_of_the_database(encoder):
     assert sorted([*task.query_rows, *task.database_rows]) == list(range(N))
     split = task.query_rows, task.database_rows
     wanted = RetrievalTask(X[split[1]], Y[split[1]], X_query=X[split[0]], query_labels=Y[split[0]])
-    assert task.measure(encoder) == wanted.measure(encoder)
+    alike = {"rel": 0, "abs": 0.002}  # BLAS may round a row another way among others, and turn two results round
+    assert task.measure(encoder) == pytest.approx(wanted.measure(encoder), **alike)
     bare = RetrievalTask(X, n_queries=50)
     wanted = RetrievalTask(X[bare.database_rows], X_query=X[bare.query_rows])
-    assert bare.measure(encoder) == wanted.measure(encoder)
+    assert bare.measure(encoder) == pytest.approx(wanted.measure(encoder), **alike)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
