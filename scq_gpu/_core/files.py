@@ -31,8 +31,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise IsADirectoryError(f"cannot write {path}: it is a folder")
     _remove_stale(path)
     with _naming(path):
-        temporary, file = _open_temporary(path)
+        names: list[Path] = []  # an interrupt may come as soon as a file is there
         try:
+            temporary, file = _open_temporary(path, names)
             with file:
                 yield file
                 file.flush()
@@ -42,7 +43,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             if fcntl is None:
                 os.replace(temporary, path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            for name in names:
+                name.unlink(missing_ok=True)
             raise
     sync_folder(path.parent)
 
@@ -69,17 +71,24 @@ def _naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, f"{error.strerror}: could not write {path}") from error
 
 
-def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
-    """A new file beside ``path``, locked where the system has locks; never one that was there, nor behind a link."""
+def _open_temporary(path: Path, names: list[Path]) -> tuple[Path, IO[bytes]]:
+    """A new file beside ``path``, locked where the system has locks; never one that was there, nor behind a link.
+
+    Its name is added to ``names`` before it is there.
+    """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-        file = open(temporary, "xb")  # noqa: SIM115 - the caller closes it
+        names.append(temporary)
+        try:
+            file = open(temporary, "xb")  # noqa: SIM115 - the caller closes it
+        except FileExistsError:  # another's
+            names.remove(temporary)
+            raise
         try:
             if lock(file.fileno(), temporary):
                 return temporary, file
         except BaseException:
             file.close()
-            temporary.unlink(missing_ok=True)
             raise
         file.close()  # somebody took it for a stale one before it was locked
 

@@ -65,7 +65,7 @@ def test_an_error_of_a_process_is_the_error(encoder, tmp_path):
 
 
 SCRIPT = """
-    import os, sys, time
+    import os, signal, sys, time
     import numpy as np
     import scq_gpu as scq
     from scq_gpu.io import block_codes
@@ -81,6 +81,7 @@ SCRIPT = """
             return np.zeros((X.shape[0], 1), dtype=np.uint8)
 
     if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have had it ignore
         scq.encode_file(Slow(), sys.argv[2], sys.argv[3], workers=2, block_rows=100, progress=False)
 """
 
