@@ -84,8 +84,9 @@ def compare(name: str, options: argparse.Namespace) -> None:
             if data is None or true is None:
                 data = SETS[name](options.data)
                 true = exact_neighbors(data.X_query, data.X, k=10)
-            for seed, codes, query_codes in encoded(fits, getattr(options, tree).resolve(), options):
-                row = dict(zip(KEY, (*fits[:-1], seed, tree), strict=True))
+            checkout = getattr(options, tree).resolve()
+            for seed, codes, query_codes in encoded(fits, checkout, options):
+                row = dict(zip(KEY, (*fits[:-1], seed, tree), strict=True)) | {"commit": _commit(checkout)}
                 rows.append(row | score(codes, query_codes, bits, data, true))
                 print(*(f"{v:.4g}" if isinstance(v, float) else v for v in rows[-1].values()), flush=True)
             write_rows(path, rows)
@@ -146,14 +147,15 @@ def write(options: argparse.Namespace) -> None:
             differences.append((key[2], gain / error))
             cells = (f"{mean:.2f} ± {e:.2f}" for mean, e in zip(means, errors, strict=True))
             lines.append((*key[:4], len(by_tree[1]), measure, *cells, f"{gain:+.2f} ± {error:.2f}"))
-    commits = (_commit(tree) for tree in (options.before, options.now))
+    commits = (_commits(rows, tree) for tree in ("before", "now"))
     far = {k: [d for aim, d in differences if aim == k] for k in MEASURES}
     write_page(
         options.output / "fit_quality.md",
         "Quality of default fits, before and now",
         "Do fits that take no longer than Faiss's ITQ lose anything against fits run to convergence? `before` is "
-        "commit {}, whose fits for classes pass over all rows until the loss stays; `now` is {}. For neighbors, OgE "
-        "beyond 32 bits has since been made to draw groups of rows apart, which gives mAP for recall "
+        "commit {}, whose fits for classes pass over all rows until the loss stays; `now` is {} (of several, each row "
+        "of the CSV file names its own: none changed fits that were measured before it). For neighbors, OgE beyond 32 "
+        "bits has since been made to draw groups of rows apart, which gives mAP for recall "
         "([theory](../theory.md)). A first run showed that fits from parts lost up to 1.2 points of mAP on WordNet; "
         "what mended it was chosen on queries held out of the training rows.".format(*commits),
         "Test queries of CIFAR-10 features (EfficientNet-Lite0, 50,000 x 1280; mAP by class) and of WordNet "
@@ -168,6 +170,10 @@ def write(options: argparse.Namespace) -> None:
         ),
         table(("rows", "encoder", "preserve", "bits", "seeds", "measure", "before", "now", "difference"), lines),
     )
+
+
+def _commits(rows: list[dict[str, str]], tree: str) -> str:
+    return ", ".join(dict.fromkeys(row["commit"] for row in rows if row["tree"] == tree))
 
 
 def _commit(tree: Path) -> str:

@@ -227,7 +227,7 @@ class Draws:
         return partial.cut(self.rows, lam, halved=True, xp=xp) or [partial.Part(self.sample(LEARN_ROWS), lam, xp=xp)]
 
     def learn_roughly(self, parts: list[partial.Part], V: Array, passes: Iterable[int]) -> Array:
-        """Codes (G, D, K) to start from, learned from V, from parts in V steps that end early where variances are like.
+        """Codes (G, D, K) to start from: V steps between parts end early where variances are alike.
 
         A V step goes along an axis the faster the nearer its variance is to the largest. Where those of the first K
         axes are much alike, a few steps follow the chance of halves of parts, and the code goes astray.
