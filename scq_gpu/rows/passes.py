@@ -439,7 +439,7 @@ class ProjectedRows:
             return self
         taken = _take(self._blocks(), numbers, xp=self._xp)
         if self.gpu is not None or cuda_device_of(self.kept[0]) is not None:
-            taken = join_rows(taken, xp=self._xp)
+            taken = join_rows(taken, block_bytes, xp=self._xp)
         return self._with(taken, len(numbers), self.kept[0].shape[1])
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:
@@ -523,7 +523,7 @@ class UnprojectedRows:
             return UnprojectedRows(Rows(rows.gathered(taken, len(numbers))), self._basis)
         projected = rows.projected_blocks(taken, self._basis, self._P)
         if rows._gpu is not None and len(numbers) < self.n:
-            projected = join_rows(projected, xp=rows.xp)
+            projected = join_rows(projected, block_bytes, xp=rows.xp)
         return rows.kept(projected, len(numbers), self._P.shape[1])
 
     def parts(self, count: int) -> list[ProjectedRows | UnprojectedRows]:

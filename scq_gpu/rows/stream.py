@@ -7,14 +7,13 @@ the other. The tests put one in its place that runs both streams in random order
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array
-from scq_gpu._core.devices import block_bytes
 
 SHARE_OF_FREE: Final = 0.6
 """Part of the free memory that kept rows may take; the rest is for the products of a pass."""
@@ -35,7 +34,7 @@ def keep_rows(blocks: Iterable[Array], n_bytes: int, gpu: Any) -> tuple[list[Arr
     return [gpu.download(X) for X in blocks], gpu
 
 
-def join_rows(pieces: Iterable[Array], *, xp: ModuleType) -> Iterator[Array]:
+def join_rows(pieces: Iterable[Array], block_bytes: Callable[[Array], int], *, xp: ModuleType) -> Iterator[Array]:
     """Pieces of rows on a GPU, put together up to the size of a block: each costs every pass over them its calls."""
     held: list[Array] = []
     most, n_bytes = 0, 0

@@ -10,7 +10,7 @@ from fake_gpu import EagerGpu, FakeEvent, FakeGpu
 from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
-from scq_gpu.rows import passes, stream
+from scq_gpu.rows import passes
 from scq_gpu.rows.stream import SHARE_OF_FREE, fits, join_rows, stream_rows
 
 
@@ -58,10 +58,9 @@ def test_blocks_that_stay_are_whole_when_all_have_gone_by(n):
 
 
 @pytest.mark.parametrize("heights", [[1], [3, 3, 3, 3], [10], [10, 1, 4, 4, 4], [2, 12, 2, 7, 1]])
-def test_pieces_are_joined_up_to_the_size_of_a_block(heights, monkeypatch):
-    monkeypatch.setattr(stream, "block_bytes", lambda x: 10 * x.shape[1] * x.itemsize)
+def test_pieces_are_joined_up_to_the_size_of_a_block(heights):
     pieces = [np.full((height, 3), number, dtype=np.float32) for number, height in enumerate(heights)]
-    joined = list(join_rows(iter(pieces), xp=np))
+    joined = list(join_rows(iter(pieces), lambda x: 10 * x.shape[1] * x.itemsize, xp=np))
     np.testing.assert_array_equal(np.concatenate(joined), np.concatenate(pieces))
     lengths = [len(X) for X in joined]
     assert all(length <= max(10, *heights) for length in lengths)
