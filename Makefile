@@ -95,17 +95,13 @@ bench-gpu: $(VENV)/.extra-test  ## Kernel timings against the roofs of a GPU; sa
 
 paper: $(VENV)/.extra-test  ## The paper's tables and figures from DATA=folder into docs/results; hours. FRESH= resumes
 	@test -n "$(DATA)" || { echo "make paper needs DATA=folder, with the CIFAR-10 features"; exit 1; }
-	$(PAPER)/toy.py --threads $(THREADS)
-	$(PAPER)/convergence.py --data $(DATA) --threads $(THREADS)
-	$(PAPER)/summary.py --data $(DATA) --threads $(THREADS)
-	$(PAPER)/gist_table.py --data $(DATA) --threads $(THREADS) $(FRESH)
+	$(PAPER)/figures.py --data $(DATA) --threads $(THREADS)
 	$(PAPER)/deep_table.py --data $(DATA) --threads $(THREADS) $(FRESH)
 	$(PAPER)/training_time.py --data $(DATA) --threads $(THREADS)
 	$(PAPER)/state_of_the_art.py --data $(DATA) --threads $(THREADS) $(FRESH)
 
 pictures: $(VENV)/.extra-test $(VENV)/.extra-docs  ## The pictures and command output in the documentation
 	$(BIN)/python docs/make_plots.py
-	$(BIN)/python docs/make_bits.py
 	$(BIN)/python docs/make_cli.py
 
 package: $(VENV)/.base  ## Wheel and sdist, each installed in an environment of its own and put to work

@@ -4,7 +4,7 @@
     python benchmarks/bench_asymmetric.py --n 100000 --k 1000
 
 Every method has codes of as many bits (RaBitQ adds 8 bytes per row) and the same float queries; ours are exact, with
-and without two float16 factors per row, and so is the Hamming scan. ``VectorIndex`` is what a user calls, with
+and without two float16 factors per row, and so is the Hamming scan. ``VectorIndex`` is the whole search, with
 ``keep_vectors=False``: projection of the queries and scores included, on vectors of as many dimensions as bits, fitted
 to 50,000 of them. The methods take turns, and the least of their times counts: by the clock, and of the processor, all
 threads together, which a busy machine lengthens less (threads of Faiss that wait for each other count as busy).
@@ -21,7 +21,7 @@ import numpy as np
 
 
 def methods(n, n_bits, n_queries, k):
-    """Name and function of every search."""
+    """Return name and function of every search."""
     import faiss
 
     import scq_gpu as scq
@@ -56,7 +56,7 @@ def methods(n, n_bits, n_queries, k):
 
 
 def least_times(searches, rounds):
-    """Seconds of each search's first call, and the least of some rounds in which they take turns: clock, processor."""
+    """Time each search's first call, and the least of some rounds in which they take turns: clock, processor."""
     first, least = {}, {name: np.array([np.inf, np.inf]) for name in searches}
     for turn in range(rounds + 1):
         for name, search in searches.items():
@@ -71,7 +71,7 @@ def least_times(searches, rounds):
 
 
 def run(args):
-    """One process of a number of threads, which numba and Faiss read when they are loaded."""
+    """Measure in one process of a number of threads, which numba and Faiss read when they are loaded."""
     print(f"\n{os.environ['NUMBA_NUM_THREADS']} thread(s), {args.n} codes, {args.queries} queries, k={args.k}")
     print(f"{'bits':>4}  {'method':<16}{'first':>10}{'clock':>12}{'processor':>12}")
     for n_bits in args.bits:

@@ -1,42 +1,33 @@
-"""Kernels and fits on this machine's GPU: what they reach, its share of what the device gives, and what was predicted.
+"""Kernels and fits on this machine's GPU: their speed, and its share of what the device gives.
 
     python benchmarks/bench_gpu.py [--rows 1000000] [--features 768] [--items 10000000]
 
 The roofs are measured on the same device: memory by a copy, arithmetic by cuBLAS products of the same type (TF32 counts
 as half of float16, which is its rate on every tensor core). Without a GPU, and on the stand-in of tests/cupy_on_cpu, it
-prints "not run: ..." and nothing else: no figure here comes from anything but a GPU.
+prints "not run: ..." and nothing else: every number it prints comes from a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from kernel_counts import encode_traffic, scan_bytes
 
 import scq_gpu as scq
 from scq_gpu._core.arrays import namespace
 from scq_gpu._core.bits import pack_bits
-from scq_gpu.kernels.cuda.calls import CodeSearch, asymmetric_knn, encode_linear
-from scq_gpu.kernels.cuda.geometry import encode_variant, hamming_variant
+from scq_gpu.kernels import encode_linear
+from scq_gpu.kernels.cuda import asymmetric
+from scq_gpu.kernels.cuda.encode import encode_variant
+from scq_gpu.kernels.cuda.hamming import CodeSearch, hamming_variant
 
-sys.path.insert(0, str(Path(__file__).parent / "kernels"))
-from predict import FEATURES, N_BITS, N, Rates, data_sheet_rates, ms, predict_encode, predict_fit
-from traffic import encode_traffic, scan_bytes
-
-DRIVER_NAMES = {
-    "A100-SXM4-80GB": "A100 80GB SXM",
-    "H100 80GB HBM3": "H100 SXM",
-    "NVIDIA L4": "L4",
-    "RTX 4090": "RTX 4090",
-}
-"""How the driver's names end of the devices that `predict` has data sheets of."""
+N, FEATURES, N_BITS = 1_000_000, 768, (64, 256)
 
 
 def load_cupy() -> tuple[ModuleType | None, str]:
@@ -151,7 +142,7 @@ def bench_asymmetric(cp: ModuleType, n: int) -> None:
         codes = cp.asarray(rng.integers(0, 256, (n, n_bytes), dtype=np.uint8))
         for n_queries, k in ((1, 100), (32, 100), (256, 100)):
             gain = rng.standard_normal((n_queries, 8 * n_bytes)).astype(np.float32)
-            took = seconds(asymmetric_knn, gain, [codes], k)
+            took = seconds(asymmetric.knn, gain, [codes], k)
             rates = f"{n_queries / took:.0f}", f"{n * n_queries / took / 1e9:.1f}"
             print_row(8 * n_bytes, n_queries, k, f"{1e3 * took:.3f}", *rates)
 
@@ -168,40 +159,22 @@ def wall_seconds(cp: ModuleType, work: Callable[[], object], repeats: int = 3) -
     return float(np.median(times[1:]))
 
 
-def predicted_rates(cp: ModuleType, name: str, memory: float) -> tuple[Rates, str]:
-    """The rates of a device whose data sheet is known; else those measured here."""
-    for ending, known in DRIVER_NAMES.items():
-        if name.endswith(ending):
-            return data_sheet_rates(known), f"the data sheet of {known}"
-    host = np.ones(1 << 26, dtype=np.float32)
-    target = cp.empty(host.shape, dtype=host.dtype)
-    bus = host.nbytes / wall_seconds(cp, lambda: target.set(host))
-    return Rates(memory, bus, product_roof(cp, "float32"), product_roof(cp, "float16") / 2), "roofs measured here"
-
-
-def bench_predictions(cp: ModuleType, name: str, memory: float, n: int, d: int) -> None:
-    """Default fits and encodes: measured beside what `predict.py` says."""
-    rates, source = predicted_rates(cp, name, memory)
-    print(f"\nfit and encode: n = {n}, d = {d}, float32; predictions from {source}\n")
-    print("| bits | what | rows | measured, ms | predicted, ms | measured / predicted |")
-    print("|---|---|---|---|---|---|")
+def bench_fits(cp: ModuleType, n: int, d: int) -> None:
+    """Time default fits and encodes of rows on the device and of rows in host memory."""
+    print(f"\nfit and encode: n = {n}, d = {d}, float32\n")
+    print("| bits | what | rows | ms |")
+    print("|---|---|---|---|")
     host = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32) * np.logspace(0, -1, d, dtype=np.float32)
     for n_bits in N_BITS:
         for on_device in (True, False):
             X = cp.asarray(host) if on_device else host
             encoder = scq.OgE(n_bits, random_state=0, device=None if on_device else "cuda")
-            place = "on the device" if on_device else "from the host"
-            figures = {
-                "fit": (lambda e=encoder, X=X: e.fit(X), predict_fit(rates, n, d, n_bits, on_device=on_device).total)
-            }
+            works = {"fit": lambda e=encoder, X=X: e.fit(X)}
             for precision in ("exact", "fast"):
-                figures[f"encode, {precision}"] = (
-                    lambda e=encoder, X=X, p=precision: e.encode(X, precision=p),
-                    predict_encode(rates, n, d, n_bits, on_device=on_device, fast=precision == "fast"),
-                )
-            for what, (work, predicted) in figures.items():
-                measured = wall_seconds(cp, work)
-                print_row(n_bits, what, place, ms(measured), ms(predicted), f"{measured / predicted:.2f}")
+                works[f"encode, {precision}"] = lambda e=encoder, X=X, p=precision: e.encode(X, precision=p)
+            place = "on the device" if on_device else "from the host"
+            for what, work in works.items():
+                print_row(n_bits, what, place, f"{1e3 * wall_seconds(cp, work):,.1f}")
             del X
 
 
@@ -218,7 +191,7 @@ def main() -> None:
     name = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"].decode()
     memory = memory_roof(cp)
     print(f"{name}, CuPy {cp.__version__}, measured memory roof {memory / 1e9:.0f} GB/s")
-    bench_predictions(cp, name, memory, options.rows, options.features)
+    bench_fits(cp, options.rows, options.features)
     bench_encode(cp, options.rows, options.features, memory)
     bench_search(cp, options.items, memory)
     bench_asymmetric(cp, options.items)

@@ -1,4 +1,4 @@
-"""Benchmarks print ratios taken within one process: the machine may be noisy, both sides suffer alike."""
+"""Fixtures of the benchmarks. Ratios are taken within one process: a noisy machine slows both sides alike."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def threads():
 
 @pytest.fixture
 def side_by_side() -> Callable[..., list[float]]:
-    """Least seconds of each callable, taken in turns so that a slow moment hits all of them."""
+    """Return a function that takes the least seconds of each callable, in turns, so that a slow moment hits all."""
 
     def measure(*calls: Callable[[], object], rounds: int = 5) -> list[float]:
         best = [float("inf")] * len(calls)

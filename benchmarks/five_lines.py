@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def memory_row(X: np.ndarray, queries: np.ndarray, true: np.ndarray, n_bits: int) -> list[Any]:
-    """What an index of n_bits takes, and finds: by Hamming distance, by float queries, and rescored."""
+    """Return memory of an index of n_bits, and its recall: by Hamming distance, by float queries, and rescored."""
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/vectors.npy", X)
         index = scq.VectorIndex(f"{folder}/vectors.npy", n_bits=n_bits, metric="cosine", random_state=SEED)
@@ -59,7 +59,7 @@ def memory_row(X: np.ndarray, queries: np.ndarray, true: np.ndarray, n_bits: int
 
 
 def faiss_rows(X: np.ndarray, queries: np.ndarray, true: np.ndarray) -> Iterator[list[str]]:
-    """Recall of the true neighbors among the first answers of each kind of index, and of ours, at 128 bits."""
+    """List the recall of true neighbors among the first answers of each kind of index, and of ours, at 128 bits."""
     encoder = scq.OgE(128, random_state=SEED).fit(X)
     codes, query_codes = encoder.encode(X), encoder.encode(queries)
 

@@ -2,19 +2,21 @@
 
     python benchmarks/neighbors.py --data DIR
     python benchmarks/neighbors.py --data DIR --sets GIST --bits 64 --seeds 1 --methods ITQ OgE
+    python benchmarks/neighbors.py --data DIR --hamming --methods ITQ OgE OnE --bits 32 64 128 256 --before before.csv
 
 Writes docs/results/neighbors.csv (a row per set, kind of queries, method, length and seed, as it goes; what is there is
-not run again), docs/results/neighbors.md and docs/images/neighbors.png. ``--bits`` with no number only writes the page.
+not run again, unless ``--again`` asks for it), docs/results/neighbors.md and docs/images/neighbors.png. ``--bits`` with
+no number only writes the page. ``--hamming`` is a quick check of a change: it measures Hamming recall alone, all anew,
+and prints it beside ITQ's. ``--before`` prints the differences to the CSV file of another commit
+(``git show COMMIT:docs/results/neighbors.csv``).
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import platform
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +33,7 @@ from scq_gpu import plots
 from scq_gpu.metrics import exact_neighbors, mean_average_precision
 
 sys.path.insert(0, str(Path(__file__).parent / "paper"))
-from results import read_rows, table, write_figure, write_page
+from results import differences, put_row, read_rows, table, write_figure, write_page
 
 N_QUERIES = 2000
 BITS = (32, 64, 128, 256, 384)
@@ -44,7 +46,7 @@ Encoded = dict[str, np.ndarray]
 
 
 class Queries(NamedTuple):
-    """Rows to ask with, and the ten database rows nearest to each."""
+    """Query rows, and the ten database rows nearest to each."""
 
     X: np.ndarray
     y: np.ndarray | None
@@ -65,7 +67,7 @@ class Source(NamedTuple):
     file: str
     queries: dict[str, str]  # the name of the array, by kind
     cosine: bool = False
-    labels: bool = False  # whether mAP is measured
+    labels: bool = False  # if mAP is measured
 
 
 SETS = {
@@ -76,7 +78,7 @@ SETS = {
 
 
 def load(folder: Path, name: str) -> Features:
-    """A set, its rows normalized if neighbors are by cosine, with the true neighbors of its queries."""
+    """Read a set, its rows normalized if neighbors are by cosine, with the true neighbors of its queries."""
     source = SETS[name]
     path = folder / source.file
     if not path.exists():
@@ -121,40 +123,54 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="*", default=BITS)
     parser.add_argument("--seeds", type=int, default=3, help="for our encoders; Faiss and signs are run once")
     parser.add_argument("--methods", nargs="+", choices=(*METHODS, *SHORT), default=METHODS)
+    parser.add_argument("--hamming", action="store_true", help="Hamming recall alone: print it, and write no file")
+    parser.add_argument("--again", action="store_true", help="measure again what the CSV file holds")
+    parser.add_argument("--before", type=Path, help="neighbors.csv of another commit, to print what changed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("docs"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     path = options.output / "results" / "neighbors.csv"
+    measured: list[dict[str, Any]] = []
     with threadpool_limits(options.threads):
         for name in options.sets if options.bits else ():
-            run(name, options, path)
-    rows = [_numbers(row) for row in read_rows(path)]
-    draw(rows, options.output / "images" / "neighbors.png")
-    write(rows, options)
+            measured += run(name, options, path)
+    if options.hamming:
+        print(_against_itq(measured))
+    else:
+        measured = [_numbers(row) for row in read_rows(path)]
+        draw(measured, options.output / "images" / "neighbors.png")
+        write(measured, options)
+    if options.before:
+        print(differences(read_rows(options.before), measured, KEY[:-1], RECALLS))
 
 
-def run(name: str, options: argparse.Namespace, path: Path) -> None:
-    """Measure what the file does not hold of one set."""
-    done = {tuple(row[k] for k in KEY) for row in read_rows(path)}
+def run(name: str, options: argparse.Namespace, path: Path) -> list[dict[str, Any]]:
+    """Measure what the file does not hold of one set, or all of it, and return it."""
+    anew = options.again or options.hamming
+    done = set() if anew else {tuple(row[k] for k in KEY) for row in read_rows(path)}
     kinds = list(SETS[name].queries)
-    wanted = [job for job in jobs(name, options) if any((name, kind, *map(str, job)) not in done for kind in kinds)]
-    if not wanted:
-        return
-    features = load(options.data, name)
-    for method, bits, seed in wanted:
+    missing = [job for job in jobs(name, options) if any((name, kind, *map(str, job)) not in done for kind in kinds)]
+    features = load(options.data, name) if missing else None
+    found = []
+    itq = ItqHits(features)
+    for method, bits, seed in missing:
         try:
-            rows = list(measure(features, method, bits, seed))
-        except ValueError as error:  # more bits than the rows have dimensions
+            rows = list(measure(features, method, bits, seed, itq, hamming=options.hamming))
+        # more bits than the rows have dimensions
+        except ValueError as error:
             print(f"skipped {name}, {method}, {bits} bits: {error}", flush=True)
             continue
         for row in rows:
-            if tuple(str(row[k]) for k in KEY) not in done:
-                append(path, row)
+            if not options.hamming:
+                text = {k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()}
+                put_row(path, {k: text.get(k, "") for k in FIELDS}, KEY)
+        found += rows
+    return found
 
 
 def jobs(name: str, options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
-    """Method, bits and seed of each fit; ITQ first, which the others are compared with."""
+    """List method, bits and seed of each fit."""
     methods = [SHORT.get(method, method) for method in options.methods]
     width = {"EfficientNet": 1280, "GIST": 512, "WordNet": 384}[name]
     if SIGN in methods:
@@ -166,13 +182,15 @@ def jobs(name: str, options: argparse.Namespace) -> Iterator[tuple[str, int, int
                     yield method, bits, seed
 
 
-def measure(features: Features, method: str, bits: int, seed: int) -> Iterator[dict[str, Any]]:
-    """A row for each kind of queries."""
+def measure(
+    features: Features, method: str, bits: int, seed: int, itq: ItqHits, *, hamming: bool
+) -> Iterator[dict[str, Any]]:
+    """Measure a row for each kind of queries."""
     started = time.perf_counter()
     if method in ENCODERS:
         encoder = ENCODERS[method](bits, seed).fit(features.X)
         seconds = time.perf_counter() - started
-        size, search = (bits + 7) // 8, encoder_search(encoder, features)
+        size, search = (bits + 7) // 8, encoder_search(encoder, features, hamming=hamming)
     elif method == SIGN:
         seconds, size, search = 0.0, (bits + 7) // 8, sign_search(features)
     else:
@@ -184,8 +202,12 @@ def measure(features: Features, method: str, bits: int, seed: int) -> Iterator[d
         found = search(queries)
         key = dict(zip(KEY, (features.name, kind, method, bits, seed), strict=True))
         row = key | {"bytes": size, "fit seconds": seconds} | recalls(found, queries, features)
-        row |= over_itq(row, found, queries)
-        if queries.y is not None and "codes" in found:
+        if "Hamming" in found and method != SIGN:
+            mine = hamming_hits(found, queries)
+            if method == "ITQ":
+                itq.kept[kind, bits, seed] = mine
+            row |= over_itq(mine, itq.of(kind, bits, seed))
+        if queries.y is not None and "codes" in found and not hamming:
             codes, query_codes = found["codes"], found["query codes"]
             row["mAP"] = 100 * mean_average_precision(query_codes, codes, queries.y, features.y)
         text = (f"{k} {row[k]:.4g}" for k in FIELDS[6:-4] if k in row)
@@ -193,28 +215,26 @@ def measure(features: Features, method: str, bits: int, seed: int) -> Iterator[d
         yield row
 
 
-def encoder_search(encoder: Any, features: Features) -> Callable[[Queries], Encoded]:
-    """What an encoder of ours finds, in each way."""
+def encoder_search(encoder: Any, features: Features, *, hamming: bool) -> Callable[[Queries], Encoded]:
+    """Return a function that searches with an encoder of ours, in each way or by Hamming distance alone."""
     codes = encoder.encode(features.X)
     plain = scq.HammingIndex(codes, encoder.n_bits)
-    wider = scq.HammingIndex(encoder.encode(features.X, factors=True), encoder.n_bits)
+    wider = None if hamming else scq.HammingIndex(encoder.encode(features.X, factors=True), encoder.n_bits)
     metric = "cosine" if SETS[features.name].cosine else "l2"
 
     def search(queries: Queries) -> Encoded:
         query_codes = encoder.encode(queries.X)
-        return {
-            "codes": codes,
-            "query codes": query_codes,
-            "Hamming": plain.search(query_codes, 100)[1],
-            "asymmetric": plain.search_asymmetric(encoder, queries.X, 160, metric=metric)[1],
-            "factors": wider.search_asymmetric(encoder, queries.X, 100, metric=metric)[1],
-        }
+        found = {"codes": codes, "query codes": query_codes, "Hamming": plain.search(query_codes, 100)[1]}
+        if wider is not None:
+            found["asymmetric"] = plain.search_asymmetric(encoder, queries.X, 160, metric=metric)[1]
+            found["factors"] = wider.search_asymmetric(encoder, queries.X, 100, metric=metric)[1]
+        return found
 
     return search
 
 
 def sign_search(features: Features) -> Callable[[Queries], Encoded]:
-    """The bits of sentence-transformers' ``precision="ubinary"``: x > 0."""
+    """Return a function that searches as sentence-transformers' ``precision="ubinary"`` does: bits x > 0."""
     codes = scq.pack(features.X > 0)
     index = scq.HammingIndex(codes, features.X.shape[1])
 
@@ -226,7 +246,7 @@ def sign_search(features: Features) -> Callable[[Queries], Encoded]:
 
 
 def faiss_index(name: str, X: np.ndarray) -> Any:
-    """A Faiss index trained on all rows, of which it takes a sample where it wants fewer."""
+    """Train a Faiss index on all rows, of which it takes a sample where it needs fewer."""
     import faiss
 
     index = faiss.index_factory(X.shape[1], name)
@@ -235,7 +255,7 @@ def faiss_index(name: str, X: np.ndarray) -> Any:
 
 
 def recalls(found: Encoded, queries: Queries, features: Features) -> dict[str, float]:
-    """Shares of the true neighbors among what was found."""
+    """Return the shares of the true neighbors among what was found."""
     row = {}
     for way in ("Hamming", "asymmetric", "factors"):
         if way in found:
@@ -247,37 +267,39 @@ def recalls(found: Encoded, queries: Queries, features: Features) -> dict[str, f
 
 
 def hits(found: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Share of its true neighbors that each query found."""
+    """Return the share of its true neighbors that each query found."""
     return (found[:, :, None] == true[:, None, :]).any(axis=1).mean(axis=1)
 
 
-def over_itq(row: dict[str, Any], found: Encoded, queries: Queries) -> dict[str, float]:
-    """Hamming recall less that of ITQ with the same bits and seed, query by query: mean and standard error."""
-    if "Hamming" not in found or row["method"] == SIGN:
-        return {}
-    mine = [hits(found["Hamming"][:, :k], queries.true) for k in (10, 100)]
-    folder = Path(tempfile.gettempdir()) / "scq_neighbors"
-    kept = folder / f"{row['set']}_{row['queries']}_{row['bits']}_{row['seed']}.npy"
-    if row["method"] == "ITQ":
-        folder.mkdir(exist_ok=True)
-        np.save(kept, mine)
-    if not kept.exists():
-        return {}
-    differences = np.array(mine) - np.load(kept)
-    errors = differences.std(axis=1, ddof=1) / np.sqrt(differences.shape[1])
-    pairs = np.stack([differences.mean(axis=1), errors], axis=1)
+class ItqHits:
+    """Hits of ITQ per query, to compare other methods with; ITQ is fitted where it was not measured."""
+
+    def __init__(self, features: Features | None) -> None:
+        self._features = features
+        self.kept: dict[tuple[str, int, int], np.ndarray] = {}
+
+    def of(self, kind: str, bits: int, seed: int) -> np.ndarray:
+        """Return the share of true neighbors among 10 and 100 results: (2, n_queries)."""
+        if (kind, bits, seed) not in self.kept:
+            assert self._features is not None
+            encoder = scq.ITQ(bits, random_state=seed).fit(self._features.X)
+            search = encoder_search(encoder, self._features, hamming=True)
+            for name, queries in self._features.queries.items():
+                self.kept[name, bits, seed] = hamming_hits(search(queries), queries)
+        return self.kept[kind, bits, seed]
+
+
+def hamming_hits(found: Encoded, queries: Queries) -> np.ndarray:
+    """Return the share of true neighbors among 10 and 100 results by Hamming distance: (2, n_queries)."""
+    return np.array([hits(found["Hamming"][:, :k], queries.true) for k in (10, 100)])
+
+
+def over_itq(mine: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+    """Return Hamming recall less that of ITQ with the same bits and seed, query by query: mean and standard error."""
+    difference = mine - theirs
+    errors = difference.std(axis=1, ddof=1) / np.sqrt(difference.shape[1])
+    pairs = np.stack([difference.mean(axis=1), errors], axis=1)
     return dict(zip(OVER, pairs.ravel().tolist(), strict=True))
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    """Write after each fit: a run that is cut short leaves what it measured."""
-    new = not path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
 
 
 def _numbers(row: dict[str, str]) -> dict[str, Any]:
@@ -297,7 +319,7 @@ ORDER = ("OgE", "OnE", "ITQ", "LSH", 'OgE, preserve="classes"', 'OgE, solver="co
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Recall against bytes per row, a panel for each set and kind of queries."""
+    """Draw recall against bytes per row, a panel for each set and kind of queries."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -328,7 +350,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """The page."""
+    """Write the page."""
     seeds = max(row["seed"] for row in rows) + 1
     made = (
         f"Made by `python benchmarks/neighbors.py --data DIR` (in parts, by `--bits`, `--seeds` and `--methods`), "
@@ -354,7 +376,7 @@ def _kinds(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _groups(rows: Iterable[dict[str, Any]], name: str, kind: str) -> list[list[dict[str, Any]]]:
-    """Rows that differ by seed only, by length and method."""
+    """Group rows that differ by seed only, by length and method."""
     mine: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in rows:
         if (row["set"], row["queries"]) == (name, kind):
@@ -363,7 +385,7 @@ def _groups(rows: Iterable[dict[str, Any]], name: str, kind: str) -> list[list[d
 
 
 def _mean(group: list[dict[str, Any]], field: str, digits: int = 3) -> str:
-    """Mean ± standard error over seeds; one value stands alone, none is a dash."""
+    """Return mean ± standard error over seeds; one value stands alone, none is a dash."""
     values = [row[field] for row in group if field in row]
     if not values:
         return "-"
@@ -384,7 +406,7 @@ def _everything(rows: list[dict[str, Any]], name: str, kind: str) -> str:
 
 
 def _against_itq(rows: list[dict[str, Any]]) -> str:
-    """OgE and OnE less ITQ by Hamming distance, paired by seed and query."""
+    """Return the table of OgE and OnE less ITQ by Hamming distance, paired by seed and query."""
     lines = []
     for name, kind in _kinds(rows):
         groups = _groups(rows, name, kind)
@@ -392,7 +414,7 @@ def _against_itq(rows: list[dict[str, Any]]) -> str:
         for group in groups:
             first = group[0]
             if first["method"] in ("OgE", "OnE") and OVER[0] in first:
-                base = itq[first["bits"]]
+                base = itq.get(first["bits"], [])
                 cells = [f"{_mean(base, f'Hamming {k}')} | {_difference(group, k)}" for k in ("10@10", "10@100")]
                 lines.append((name, kind, first["bits"], first["method"], len(group), *cells))
     header = ("set", "queries", "bits", "encoder", "seeds", "ITQ 10@10", "over ITQ", "ITQ 10@100", "over ITQ")
@@ -426,9 +448,9 @@ INTRODUCTION = (
     "usage sentences as queries. Every method is trained on all rows of `X_train`, which are the database too."
 )
 HONESTY = (
-    "**These queries are only reported on**: the rule was chosen on queries held out of the training rows (below). Not "
-    "quite blind are WordNet's sentences, on which the first measurements were made that pointed to a larger ridge, "
-    'before the study, and EfficientNet\'s test images for `preserve="classes"` ([quality](quality.md)).'
+    "**These queries chose nothing**: the rule was chosen on queries held out of the training rows (below). Not quite "
+    "blind are WordNet's sentences, whose first measurements pointed to a larger ridge, and EfficientNet's test images "
+    'for `preserve="classes"` ([quality](quality.md)).'
 )
 COMPARED = (
     "## OgE and OnE against ITQ, Hamming distance\n\nDifference of recall, mean over seeds; in brackets the standard "
@@ -443,14 +465,8 @@ COLUMNS = (
     "them by themselves (fewer than WordNet has), and were run once, with Faiss's own seeds. *Sign of the features* is "
     'what sentence-transformers does for `precision="ubinary"`: bit k is x_k > 0 of the embedding as it is, as many '
     "bits as dimensions. GIST is positive throughout, so all its sign codes are equal and ties go to the first rows. "
-    "How the factors of a row are made, and other ways, is [a study of its own](factors_study.md). Fit seconds: "
-    "the least over seeds. "
-    "Of LSH and of OgE for classes or columnwise, factors were not measured with today's rule; OgE for classes is of "
-    "the solver before parts. Rows of OgE beyond 32 bits are of V steps of its groups in float64; in float32, as now, "
-    "a run of 64 to 256 bits gave recalls within 0.008 of these, and mAP 3.2 to 3.5 points over ITQ. "
-    "Not there: 384 bits of ours and of ITQ on WordNet, whose rows have rank 381 by the "
-    "library's count (it refuses), "
-    "and what the tables do not list."
+    "Fit seconds: the least over seeds. 384 bits of ours and of ITQ are not there for WordNet, whose rows have rank "
+    "381 by the library's count, which rejects longer codes."
 )
 LABELS = (
     "Mean average precision of the whole Hamming ranking by class, in percent, 2,000 test queries; mean ± standard "
@@ -467,37 +483,25 @@ TRIED = (
     ("OnE at 0.9 of the automatic scale", "-6 % to -8 %, GIST -15 %"),
     ("unweighted axes, ridge 0.3 sqrt(64 / n_bits)", "mAP over ITQ +3.9, +2.7, +1.7, +1.2 (32, 64, 128, 256 bits), but "
      "GIST at 128 bits -2.0 % 10@10, -1.0 % 10@100"),
-    ("factors as RaBitQ's: norm outside the span counted fully; by half; not at all", "10@10 at 64 bits: EfficientNet "
-     ".264; .287; .233. GIST .263; .265; .241. WordNet .278; .329; .324, without factors .341; what is kept and the "
-     "rules near it are in [a study of their own](factors_study.md)"),
 )  # fmt: skip
 CHOICE = """## How the rule was chosen
 
 On 1,500 (all rows) or 5,000 (20,000 rows) rows taken out of `X_train` of the three sets, never on test queries. \
-Settings were picked on 20,000-row runs of one split and looked at on all rows of another; both are drawn from the \
-same rows, and the first scans were on the latter, so that was a check and no blind test. One seed.
+Settings were picked on 20,000-row runs of one split and looked at on all rows of another. Both are drawn from the \
+same rows, so that was a check and no blind test. One seed.
 
 Kept: axes weighted by (1 + lam / 4)^(-1/8), lam relative to the mean variance of the first `n_bits` axes; at least \
 twice as many axes as bits (no difference was seen between 192, 256 and 512 axes at 128 bits, nor between 256 and 512 \
 at 32); a start from ITQ on the weighted leading axes (25 passes); 12 joint passes; 0.6 times the automatic scale for \
-OnE. For OgE, ridge 0.35 sqrt(32 / n_bits) up to 32 bits; beyond, groups of rows are drawn apart \
-([theory](../theory.md)), and the ridge is 0.4. These last were chosen on 2,000 held-out queries of each set, one or \
-two seeds ([study](neighbors_study.md), which has all rows but those of 32 and 384 bits, in trials that are not kept). \
-A first run of this table had ridge 0.3 at 32 bits and a stretch that grew beyond 256 bits: two of its 36 figures were \
-1.1 standard errors below ITQ, at just these lengths, and mAP 4.5 and 3.7 points above. Held-out queries had mAP to \
-spare there too, so the rule was moved, by them.
+OnE; a ridge of 1 for OgE, the mean variance of the leading axes.
 
-Tried and not kept, with mean relative gains over ITQ of the six figures at 128 bits (three sets, 10@10 and 10@100; \
+Tried and not kept, with mean relative gains over ITQ of six values at 128 bits (three sets, 10@10 and 10@100; \
 unweighted axes, ridge 0.2; one seed, differences under 0.5 % are noise):
 
 {tried}
 
-Ridge, weights, scale and passes all move along one trade between recall and mAP (`benchmarks/ridge_dial.py`); the \
-stretch moves along a better one. Bits that are learned for classes and stand beside the others are in between.
-
-![Recall and mAP as the ridge moves](../images/ridge_dial.png)
-
-For classes there is `preserve="classes"`."""
+Ridge, weights, scale and passes all move along one trade between recall and mAP. `python benchmarks/quality.py --try` \
+measures such settings on held-out queries. For classes there is `preserve="classes"`."""
 
 
 if __name__ == "__main__":

@@ -1,24 +1,32 @@
-"""Draw the picture of docs/architecture.md from the imports as they are: rooms, layers, and who imports whom.
+"""Draw the diagram of docs/architecture.md from the imports as they are, and trace its walks through real calls.
 
-python docs/make_architecture.py          # writes docs/images/architecture.svg, prints the figures of the layout
-python docs/make_architecture.py --check  # fails if the picture is not that of the imports
+python docs/make_architecture.py          # writes the diagram and the table of walks, prints sizes
+python docs/make_architecture.py --check  # fails if either is out of date, or a walk is too long
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import sys
+import tempfile
+import threading
 import tomllib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import grimp
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "architecture.svg"
+PAGE = ROOT / "docs" / "architecture.md"
+WALKS = re.compile(r"(?<=<!-- walks -->\n).*?(?=<!-- end of walks -->)", re.DOTALL)
+LONGEST = {"`OgE(64).fit(X)`": 12, "`encoder.encode(X)`": 8, "`HammingIndex.search`": 8}
 PURPOSE = {
     "cli": "commands, no maths",
     "plots": "pictures, the report page",
+    "index": "vectors, found by codes and re-ranked",
     "encoders": "what you fit",
     "metrics": "how good codes are",
     "training": "the maths of a fit",
@@ -32,7 +40,7 @@ WIDTH, ROW, BOX, GAP = 900, 84, 52, 24
 
 
 def layers() -> list[list[str]]:
-    """The rooms of each layer, from the contract in pyproject.toml."""
+    """Return the subpackages of each layer, from the contract in pyproject.toml."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = settings["tool"]["importlinter"]["contracts"][0]
     return [[room.strip().removeprefix("scq_gpu.") for room in layer.split("|")] for layer in contract["layers"]]
@@ -43,7 +51,7 @@ def room_of(module: str) -> str:
 
 
 def imports_between(graph: grimp.ImportGraph) -> Counter[tuple[str, str]]:
-    """How many modules of one room import something of another."""
+    """Count the modules of one subpackage that import something of another."""
     pairs = Counter()
     for module in graph.modules:
         rooms = {room_of(other) for other in graph.find_modules_directly_imported_by(module)}
@@ -52,7 +60,7 @@ def imports_between(graph: grimp.ImportGraph) -> Counter[tuple[str, str]]:
 
 
 def longest_chain(graph: grimp.ImportGraph) -> tuple[str, ...]:
-    """The longest chain of imports, the package's own ``__init__``, which gathers the public names, aside."""
+    """Return the longest chain of imports, without the package's own ``__init__``, which gathers the public names."""
 
     @functools.cache
     def chain(module: str) -> tuple[str, ...]:
@@ -63,7 +71,7 @@ def longest_chain(graph: grimp.ImportGraph) -> tuple[str, ...]:
 
 
 def draw(graph: grimp.ImportGraph) -> str:
-    """The picture as SVG text, readable on a light and on a dark page."""
+    """Draw the diagram as SVG text, readable on a light and on a dark page."""
     place, boxes, lines = {}, [], []
     for level, rooms in enumerate(layers()):
         width = (WIDTH - GAP * (len(rooms) + 1)) / len(rooms)
@@ -90,26 +98,84 @@ def draw(graph: grimp.ImportGraph) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="Rooms of scq_gpu and their imports"><style>{style}</style>'
+        f'aria-label="Subpackages of scq_gpu and their imports"><style>{style}</style>'
         f'<rect x="0" y="0" width="{WIDTH}" height="{height}" style="fill:#fff;stroke:none"/>'
         + "".join([*lines, *boxes])
         + "</svg>\n"
     )
 
 
+def trace(job: Callable[[], object]) -> list[str]:
+    """Return the modules of the package whose functions a call enters, in the order of their first."""
+    seen: dict[str, None] = {}
+
+    def enter(frame: object, event: str, arg: object) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith("scq_gpu."):
+            seen.setdefault(name.removeprefix("scq_gpu."))
+
+    threading.setprofile(enter)
+    sys.setprofile(enter)
+    try:
+        job()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return list(seen)
+
+
+def walks() -> dict[str, list[str]]:
+    """Trace the main jobs on rows of a common size, each for the second time: nothing is imported or compiled."""
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    import scq_gpu as scq
+
+    X = np.random.default_rng(0).standard_normal((3000, 512), dtype=np.float32)
+    encoder = scq.OgE(64, random_state=0).fit(X)
+    codes = encoder.encode(X)
+    index, vectors = scq.HammingIndex(codes, n_bits=64), scq.VectorIndex(X, n_bits=64)
+    with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
+        path = f"{folder}/model.safetensors"
+        jobs = {
+            "`OgE(64).fit(X)`": lambda: scq.OgE(64, random_state=0).fit(X),
+            '`OgE(64, preserve="classes").fit(X)`': lambda: scq.OgE(64, preserve="classes", random_state=0).fit(X),
+            "`encoder.encode(X)`": lambda: encoder.encode(X),
+            "`HammingIndex.search`": lambda: index.search(codes, k=10),
+            "`VectorIndex.search`": lambda: vectors.search(X, k=10),
+            "`encoder.save(path)`": lambda: encoder.save(path),
+            "`scq.load(path)`": lambda: scq.load(path),
+        }
+        for job in jobs.values():
+            job()
+        return {name: trace(job) for name, job in jobs.items()}
+
+
+def table(found: dict[str, list[str]]) -> str:
+    """Return the walks as a Markdown table."""
+    rows = [f"| {name} | {len(modules)} | {', '.join(f'`{m}`' for m in modules)} |" for name, modules in found.items()]
+    return "\n".join(["| call | modules | in the order of their first call |", "|---|---|---|", *rows, ""])
+
+
 def main(check: bool) -> int:
     graph = grimp.build_graph("scq_gpu", cache_dir=None)
-    picture = draw(graph)
+    found = walks()
+    too_long = [f"{name} enters {len(found[name])} modules, at most {most}" for name, most in LONGEST.items()]
+    too_long = [line for line, (name, most) in zip(too_long, LONGEST.items(), strict=True) if len(found[name]) > most]
+    picture, page = draw(graph), WALKS.sub(lambda _: table(found), PAGE.read_text())
     if check:
-        same = PICTURE.read_text() == picture
-        print("the picture is that of the imports" if same else "run python docs/make_architecture.py and commit")
-        return 0 if same else 1
+        same = PICTURE.read_text() == picture and PAGE.read_text() == page
+        print("the diagram and the walks are those of the code" if same else "run python docs/make_architecture.py")
+        print(*too_long, sep="\n", end="")
+        return 0 if same and not too_long else 1
     PICTURE.write_text(picture)
+    PAGE.write_text(page)
     chain = longest_chain(graph)
     entries = [path for path in (ROOT / "scq_gpu").iterdir() if path.name != "__pycache__"]
     lines = sum(len(path.read_text().splitlines()) for path in (ROOT / "scq_gpu").rglob("*.py"))
     print(f"{len(entries)} entries, {len(layers())} layers, {len(graph.modules)} modules, {lines:,} lines")
     print(f"longest chain of imports: {len(chain)}\n  " + "\n  ".join(chain))
+    print(*(f"{len(modules):3} modules: {name}" for name, modules in found.items()), *too_long, sep="\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Run the commands of docs/cli.md and put their output below them:  python docs/make_cli.py
+"""Run the commands of docs/cli.md and put their output below them: python docs/make_cli.py
 
 Lines of ``console`` blocks that begin with ``$`` are commands; whatever else such a block holds is replaced. They run
 in one empty folder, in order, so a command finds the files of those before it.
@@ -31,11 +31,21 @@ def main():
 
 
 def run(line, work, environment):
-    """A command and what it prints, the way a terminal shows it."""
+    """Return a command and what it prints, the way a terminal shows it."""
     command = ["sh", "-c", line[2:].replace("python ", f"{sys.executable} ", 1)]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     out = subprocess.run(command, cwd=work, env=environment, check=False, **pipe).stdout
-    return "\n".join([line, *(text.rstrip() for text in out.splitlines())]) + "\n"
+    return "\n".join([line, *without_times([text.rstrip() for text in out.splitlines()])]) + "\n"
+
+
+def without_times(lines):
+    """Leave out seconds and rates, in lines and in the last column of a table: they depend on the machine."""
+    lines = [line for line in lines if not re.match(r" (seconds|rows per second) ", line)]
+    head = next((line for line in lines if line.endswith(" seconds")), None)
+    if head is None:
+        return lines
+    end = len(head.removesuffix("seconds").rstrip())
+    return [line[:end].rstrip() if re.fullmatch(r" *(fit|seconds|[\d.]+)", line[end:]) else line for line in lines]
 
 
 if __name__ == "__main__":

@@ -139,16 +139,10 @@ def read_budgets(cubin: Path, arch: int) -> dict[str, Budget]:
 def main() -> None:
     """Print a line for every kernel: what it takes on each architecture; ratios and counts are the smallest of them."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from scq_gpu.kernels.cuda.geometry import (
-        MAX_SCORED_BYTES,
-        THREADS,
-        AsymmetricVariant,
-        EncodeVariant,
-        asymmetric_variants,
-        encode_variants,
-        hamming_variants,
-    )
-    from scq_gpu.kernels.cuda.launch import build_options, read_source
+    from scq_gpu.kernels.cuda.asymmetric import MAX_SCORED_BYTES, AsymmetricVariant, asymmetric_variants
+    from scq_gpu.kernels.cuda.encode import EncodeVariant, encode_variants
+    from scq_gpu.kernels.cuda.hamming import hamming_variants
+    from scq_gpu.kernels.cuda.launch import THREADS, build_options, read_source
 
     line = max(NVRTC)
     archs = " ".join(map(str, ARCHITECTURES))

@@ -1,4 +1,4 @@
-"""A GPU that runs its two streams in random order: what streaming asks of a `scq_gpu._core.devices.CudaDevice`."""
+"""A GPU that runs its two streams in random order: what streaming asks of a `scq_gpu._core.arrays.CudaDevice`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ def load(name):
     finally:
         sys.path[:] = path
         for other in set(sys.modules) - known:
-            if Path(getattr(sys.modules[other], "__file__", None) or "/").is_relative_to(FOLDER.parent):
+            file = Path(getattr(sys.modules[other], "__file__", None) or "/")
+            # a second import of the peers would make second classes of the same names
+            if file.is_relative_to(FOLDER.parent) and not file.is_relative_to(FOLDER.parent / "peers"):
                 del sys.modules[other]
     return module

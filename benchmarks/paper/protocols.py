@@ -1,20 +1,20 @@
-"""The paper's data sets: which files to put where, and which rows are trained on, searched and asked with.
+"""The paper's data sets: their files, and which rows are trained on, searched, and used as queries.
 
 Files lie in one folder, ``--data DIR``. A data set is either ``NAME.npz`` or a folder ``NAME/`` with one ``.npy`` file
-for each array (memory-mapped), under these names; X are features, one row an image, any float type:
+for each array (memory-mapped), under these names; X are features, one row per image, any float type:
 
 ==========  ===================================================================================================
 cifar10     ``cifar10_efflite0.npz`` of docs/benchmarks.md; the provided test images are the queries
 labelme     X_train, y_train, X_test, y_test: LabelMe-12-50k's own two parts. y: (n, 12) label values of 0 to 1, of
             which the largest names the class, or (n,) class numbers. The test images are the queries
 sun397      X, y: all images, or those of the large categories; y (n,) category numbers. The categories of more than
-            500 images are used (42 of them); 100 random images a category are the queries
+            500 images are used (42 of them); 100 random images per category are the queries
 nuswide     X, Y: Y (n, concepts) of 0 and 1. The 21 most frequent concepts are used, images without any of them
-            dropped; 100 random images a concept are the queries, 1,000 a concept of the others are trained on, and
-            all others are searched. An image is right where it shares a concept with the query
+            dropped; 100 random images per concept are the queries, 1,000 per concept of the others are trained on,
+            and all others are searched. An image is relevant if it shares a concept with the query
 ==========  ===================================================================================================
 
-Where nothing else is said, the rows that are not queries are both trained on and searched.
+Unless stated otherwise, the rows that are not queries are both trained on and searched.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUS_CONCEPTS = 21
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on, rows to search, and rows to ask with; labels are (n,) numbers or (n, classes) of 0 and 1."""
+    """Rows to train on, rows to search, and queries; labels are (n,) numbers or (n, classes) of 0 and 1."""
 
     name: str
     X_train: np.ndarray
@@ -48,39 +48,39 @@ class Split:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to split a data set, and whether the split depends on the seed."""
+    """The split of a data set; ``random`` if it depends on the seed."""
 
     load: Callable[[Path, int], Split]
     random: bool
 
 
 def cifar10(folder: Path, seed: int) -> Split:
-    """The official test images ask; EfficientNet-Lite0 features stand in for VGG's fc7."""
+    """Use the official test images as queries; EfficientNet-Lite0 features stand in for VGG's fc7."""
     found = features.efficientnet(folder)
     return Split(f"CIFAR-10, {found.name}", found.X, found.X, found.y, found.X_query, found.y_query)
 
 
 def cifar10_validation(folder: Path, seed: int) -> Split:
-    """20 training images a class ask; the official test images are not touched."""
+    """Use 20 training images per class as queries, and no official test image."""
     found = features.efficientnet(folder)
     return _split("CIFAR-10 validation", found.X, found.y, _draw(_one_hot(found.y), 20, np.random.default_rng(seed)))
 
 
 def cifar10_gist(folder: Path, seed: int) -> Split:
-    """100 random images a class ask; GIST."""
+    """Use 100 random images per class as queries; GIST."""
     found = features.gist(folder, seed)
     return Split(f"CIFAR-10, {found.name}", found.X, found.X, found.y, found.X_query, found.y_query)
 
 
 def labelme(folder: Path, seed: int) -> Split:
-    """LabelMe-12-50k: the provided test images ask."""
+    """Use the provided test images of LabelMe-12-50k as queries."""
     X, y, X_query, y_query = _arrays(folder, "labelme", ("X_train", "y_train", "X_test", "y_test"))
     y, y_query = (np.argmax(labels, axis=1) if labels.ndim == 2 else labels for labels in (y, y_query))
     return Split("LabelMe-12-50k", X, X, y, X_query, y_query)
 
 
 def sun397(folder: Path, seed: int) -> Split:
-    """SUN397: 100 random images a category ask, of the categories that have more than 500."""
+    """Use 100 random images per category of SUN397 as queries, of the categories that have more than 500."""
     X, y = _arrays(folder, "sun397", ("X", "y"))
     categories, counts = np.unique(y, return_counts=True)
     large = categories[counts > SUN_LARGE]
@@ -95,11 +95,11 @@ def sun397(folder: Path, seed: int) -> Split:
 
 
 def nuswide(folder: Path, seed: int) -> Split:
-    """NUS-WIDE: 100 random images a concept ask, 1,000 a concept of the others are trained on."""
+    """Use 100 random images per concept of NUS-WIDE as queries; train on 1,000 per concept of the others."""
     X, Y = _arrays(folder, "nuswide", ("X", "Y"))
     if Y.ndim != 2 or Y.shape[1] < NUS_CONCEPTS:
         raise ValueError(
-            f"nuswide: Y has shape {Y.shape}; wanted one column of 0 and 1 for each of at least 21 concepts"
+            f"nuswide: Y has shape {Y.shape}; expected one column of 0 and 1 for each of at least 21 concepts"
         )
     Y = np.asarray(Y) != 0
     concepts = np.sort(np.argsort(-Y.sum(axis=0), kind="stable")[:NUS_CONCEPTS])
@@ -120,7 +120,7 @@ PROTOCOLS = {
 
 
 def _split(name: str, X: np.ndarray, y: np.ndarray, query: np.ndarray) -> Split:
-    """The drawn rows ask, the others are trained on and searched."""
+    """Use the drawn rows as queries; train on the others, and search them."""
     rest = np.ones(len(y), dtype=bool)
     rest[query] = False
     kept = X[rest]
@@ -128,9 +128,9 @@ def _split(name: str, X: np.ndarray, y: np.ndarray, query: np.ndarray) -> Split:
 
 
 def _draw(member: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Indices of ``count`` rows a class, sorted; member (n, classes) says which rows a class has.
+    """Draw ``count`` rows per class and return their indices, sorted; member (n, classes) is True for rows of a class.
 
-    No row is drawn twice. The rarest class draws first: its rows may be wanted by others too.
+    No row is drawn twice. The rarest class draws first: its rows may belong to others too.
     """
     free = np.ones(len(member), dtype=bool)
     for k in np.argsort(member.sum(axis=0), kind="stable"):
@@ -145,23 +145,25 @@ def _one_hot(y: np.ndarray) -> np.ndarray:
     return np.asarray(y)[:, None] == np.unique(y)
 
 
-def _arrays(folder: Path, name: str, wanted: tuple[str, ...]) -> list[np.ndarray]:
-    """The named arrays of a data set, from NAME.npz or NAME/*.npy, with as many labels as rows."""
+def _arrays(folder: Path, name: str, expected: tuple[str, ...]) -> list[np.ndarray]:
+    """Read the named arrays of a data set, from NAME.npz or NAME/*.npy, with as many labels as rows."""
     path = folder / f"{name}.npz"
     if path.exists():
         with np.load(path) as file:
-            found = {key: file[key] for key in wanted if key in file.files}
+            found = {key: file[key] for key in expected if key in file.files}
     elif (folder / name).is_dir():
-        files = {key: folder / name / f"{key}.npy" for key in wanted}
+        files = {key: folder / name / f"{key}.npy" for key in expected}
         found = {key: np.load(file, mmap_mode="r") for key, file in files.items() if file.exists()}
     else:
         raise FileNotFoundError(
             f"neither {path} nor the folder {folder / name} exists; {__file__} says what to put there"
         )
-    missing = [key for key in wanted if key not in found]
+    missing = [key for key in expected if key not in found]
     if missing:
-        raise ValueError(f"{name} lacks the arrays {', '.join(missing)}; wanted are {', '.join(wanted)}")
-    for X, y in zip(wanted[::2], wanted[1::2], strict=True):
+        raise ValueError(f"{name} lacks the arrays {', '.join(missing)}; expected are {', '.join(expected)}")
+    for X, y in zip(expected[::2], expected[1::2], strict=True):
         if len(found[X]) != len(found[y]):
-            raise ValueError(f"{name}: {X} has {len(found[X])} rows and {y} has {len(found[y])}; wanted a label a row")
-    return [found[key] for key in wanted]
+            raise ValueError(
+                f"{name}: {X} has {len(found[X])} rows and {y} has {len(found[y])}; expected a label per row"
+            )
+    return [found[key] for key in expected]

@@ -1,4 +1,4 @@
-"""Tables and figures with their origin: what the scripts of this folder share."""
+"""Tables and figures with their origin, as the scripts of this folder and of the one above write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAVEAT = (
 
 
 def arguments(doc: str, *, data: bool = True) -> argparse.ArgumentParser:
-    """The options that all scripts take."""
+    """Return a parser of the options that all scripts take."""
     parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
     if data:
         parser.add_argument("--data", type=Path, required=True, help="folder with the CIFAR-10 feature files")
@@ -35,7 +35,7 @@ def arguments(doc: str, *, data: bool = True) -> argparse.ArgumentParser:
 
 
 def origin(command: str, *, seeds: Iterable[int], threads: int) -> str:
-    """The sentence that says how to make a table or figure again."""
+    """Return the sentence that says how to make a table or figure again."""
     seeds = sorted(set(seeds))
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     cores = "1 thread" if threads == 1 else f"{threads} threads"
@@ -46,7 +46,7 @@ def origin(command: str, *, seeds: Iterable[int], threads: int) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, none where there is no file."""
+    """Return the rows of a CSV file, none where there is no file."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -54,34 +54,65 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A CSV file; floats keep six digits."""
+    """Write a CSV file; floats keep six digits."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(dict.fromkeys(k for row in rows for k in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     _write(path, text.getvalue().encode())
 
 
+def put_row(path: Path, row: dict[str, Any], key: Sequence[str]) -> None:
+    """Add a row to a CSV file, in place of the one of the same key if there is one."""
+    rows: list[dict[str, Any]] = list(read_rows(path))
+    names = [tuple(str(old[k]) for k in key) for old in rows]
+    name = tuple(str(row[k]) for k in key)
+    place = names.index(name) if name in names else len(rows)
+    rows[place : place + 1] = [row]
+    write_rows(path, rows)
+
+
+def differences(
+    before: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]], key: Sequence[str], measures: Sequence[str]
+) -> str:
+    """Return a Markdown table of what changed: means ± standard errors over seeds, and their difference."""
+    lines = []
+    for name in dict.fromkeys(tuple(str(row[k]) for k in key) for row in now):
+        for measure in measures:
+            both = [
+                [float(row[measure]) for row in rows if tuple(str(row[k]) for k in key) == name and row.get(measure)]
+                for rows in (before, now)
+            ]
+            if min(map(len, both)) < 2:
+                continue
+            means = [np.mean(values) for values in both]
+            errors = [np.std(values, ddof=1) / np.sqrt(len(values)) for values in both]
+            cells = (f"{mean:.4g} ± {error:.2g}" for mean, error in zip(means, errors, strict=True))
+            gain, error = means[1] - means[0], np.hypot(*errors)
+            lines.append((*name, measure, *cells, f"{gain:+.3g} ± {error:.2g}"))
+    return table((*key, "measure", "before", "now", "difference"), lines)
+
+
 def write_page(path: Path, title: str, *blocks: str) -> None:
-    """A Markdown page of paragraphs and tables."""
+    """Write a Markdown page of paragraphs and tables."""
     _write(path, ("\n\n".join((f"# {title}", *blocks)) + "\n").encode())
     print(f"wrote {path}")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± standard deviation; one value stands alone."""
+    """Return mean ± standard deviation; one value stands alone."""
     mean = f"{np.mean(values):.{digits}f}"
     return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
 
 
 def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure without a window, and its axes."""
+    """Return a figure without a window, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -89,7 +120,7 @@ def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) ->
 
 
 def write_figure(figure: Any, path: Path, *, pdf: bool = False) -> None:
-    """A PNG file, and a PDF file for a paper if asked for."""
+    """Write a PNG file, and a PDF file for a paper if asked for."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     _write(path, picture.getvalue())
@@ -98,16 +129,16 @@ def write_figure(figure: Any, path: Path, *, pdf: bool = False) -> None:
 
 
 def _for_paper(figure: Any) -> bytes:
-    """The figure as PDF, as wide as a column, or as the page if it has several panels, and without titles.
+    """Return the figure as PDF, without titles, as wide as a column, or as the page if it has several panels.
 
-    What the title of a panel says becomes the label of its axis, where there is none.
+    The title of a panel becomes the label of its axis, where there is none.
     """
     import matplotlib
     from matplotlib.text import Text
 
     width, height = figure.get_size_inches()
-    wanted = COLUMN if len([axis for axis in figure.axes if axis.get_subplotspec() is not None]) < 2 else PAGE
-    figure.set_size_inches(wanted, max(height * wanted / width, 0.6 * COLUMN))
+    width_in = COLUMN if len([axis for axis in figure.axes if axis.get_subplotspec() is not None]) < 2 else PAGE
+    figure.set_size_inches(width_in, max(height * width_in / width, 0.6 * COLUMN))
     figure.suptitle("")
     for axis in figure.axes:
         axis.set_ylabel(axis.get_ylabel() or axis.get_title())

@@ -3,9 +3,9 @@
     python benchmarks/paper/state_of_the_art.py --data DIR
 
 CIFAR-10 unless ``--dataset`` names another of protocols.py. The whole takes hours, so results are added to
-docs/results/state_of_the_art.csv as they come, and what is there is not run again: ``--methods``, ``--bits`` and
-``--runs`` choose a part (``--methods OgE ITQ``, or ``--methods my_method.py:MyMethod`` for your own). ``--fresh``
-begins anew. The page and the figure show what the file holds.
+docs/results/state_of_the_art.csv as they come, and what is there is not run again, unless ``--again`` asks for it:
+``--methods``, ``--bits`` and ``--runs`` choose a part (``--methods OgE ITQ``, or ``--methods my_method.py:MyMethod``
+for your own). ``--fresh`` begins anew. The page and the figure show what the file holds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import published
-from methods import METHODS, SETTINGS, find_methods, line_style
+from methods import METHODS, SETTINGS, find_methods, line_style, look_up
 from protocols import PROTOCOLS, Split
 from results import (
     CAVEAT,
@@ -26,11 +25,11 @@ from results import (
     mean_and_spread,
     new_figure,
     origin,
+    put_row,
     read_rows,
     table,
     write_figure,
     write_page,
-    write_rows,
 )
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
@@ -48,9 +47,9 @@ def measure(split: Split, method: str, bits: int, seed: int) -> dict:
     encoder = METHODS[method].make(bits, seed).fit(split.X_train)
     seconds = time.perf_counter() - started
     arrays = split.X_query, split.X, split.y_query, split.y
-    figures = scq.evaluate(encoder, *arrays, ap="trapezoid", distance=METHODS[method].distance).as_dict()
+    found = scq.evaluate(encoder, *arrays, ap="trapezoid", distance=METHODS[method].distance).as_dict()
     row = {"method": method, "bits": bits, "seed": seed, "rows": len(split.X_train)}
-    row |= {metric: 100 * figures[name] for metric, name in METRICS.items()}
+    row |= {metric: 100 * found[name] for metric, name in METRICS.items()}
     row |= {"fit seconds": seconds, "date": str(datetime.date.today()), "version": scq.__version__}
     print("  ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
     return row
@@ -67,21 +66,20 @@ def add_rows(path: Path, options: argparse.Namespace) -> None:
                 split_seed = seed if protocol.random else 0
                 if split is None or loaded != split_seed:
                     split, loaded = _first(protocol.load(options.data, split_seed), options.rows), split_seed
-                rows = read_rows(path)
                 key = tuple(map(str, (method, bits, seed, len(split.X_train))))
-                if key not in {tuple(row[k] for k in KEY) for row in rows}:
-                    write_rows(path, [*rows, measure(split, method, bits, seed)])
+                if options.again or key not in {tuple(row[k] for k in KEY) for row in read_rows(path)}:
+                    put_row(path, measure(split, method, bits, seed), KEY)
 
 
 def _first(split: Split, rows: int | None) -> Split:
-    """Only the first rows to train on and search, for a quick look."""
+    """Keep only the first rows to train on and search, for a quick look."""
     if rows is None:
         return split
     return Split(split.name, split.X_train[:rows], split.X[:rows], split.y[:rows], split.X_query, split.y_query)
 
 
 def gather(rows: list[dict[str, str]]) -> dict[str, dict[tuple[str, int], list[float]]]:
-    """Metric -> (method, bits) -> one figure a run."""
+    """Return metric -> (method, bits) -> one value per run."""
     found: dict[str, dict[tuple[str, int], list[float]]] = {metric: {} for metric in METRICS}
     for row in rows:
         for metric, runs in found.items():
@@ -90,7 +88,7 @@ def gather(rows: list[dict[str, str]]) -> dict[str, dict[tuple[str, int], list[f
 
 
 def page(rows: list[dict[str, str]], options: argparse.Namespace, stem: str, name: str) -> list[str]:
-    """The blocks of the page."""
+    """Return the blocks of the page."""
     runs = gather(rows)
     methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
     bits = sorted({int(row["bits"]) for row in rows})
@@ -100,15 +98,15 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace, stem: str, nam
     dates = sorted({row["date"] for row in rows})
     blocks = [
         f"{name}: {int(rows[0]['rows']):,} rows to train on. Mean ± standard deviation of up to {max(seeds) + 1} "
-        "runs, in percent; a figure that stands alone is of one run, like those of PCAH and SH, which draw nothing at "
-        "random. The paper's figures, in brackets, are for its own VGG fc7 features: compare the order of the methods, "
+        "runs, in percent; a value without a spread is of one run, like those of PCAH and SH, which draw nothing at "
+        "random. The paper's values, in brackets, are for its own VGG fc7 features: compare the order of the methods, "
         "not the values.",
         origin(command, seeds=seeds, threads=options.threads) + f" Rows were measured on {', '.join(dates)}.",
         SETTINGS
         + " mAP is the authors': trapezoid rule over the whole ranking, ties in database order; prec@r2 counts "
         "a query with nothing within radius 2 as 0. The paper's KMH is the best of b = 2, 4, 8.",
         *([CAVEAT] if options.dataset == "cifar10" else []),
-        f"![figures against bits]({stem}.png)",
+        f"![metrics against bits]({stem}.png)",
     ]
     for metric, found in runs.items():
         lines = [[m, *(_cell(found, options.dataset, metric, m, b) for b in bits)] for m in methods]
@@ -117,11 +115,11 @@ def page(rows: list[dict[str, str]], options: argparse.Namespace, stem: str, nam
 
 
 def _cell(found: dict, dataset: str, metric: str, method: str, bits: int) -> str:
-    """Ours, and the paper's in brackets where it has the figure; nothing where we have none."""
+    """Return our value, and the paper's in brackets where it has one; nothing where we have none."""
     if (method, bits) not in found:
         return ""
     ours = mean_and_spread(found[method, bits])
-    theirs = published.look_up(dataset, metric, METHODS[method].published, bits)
+    theirs = look_up(dataset, metric, METHODS[method].published, bits)
     return ours if theirs is None else f"{ours} ({theirs:.2f})"
 
 
@@ -150,6 +148,7 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="+", default=BITS)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--rows", type=int, help="only so many rows to train on and search")
+    parser.add_argument("--again", action="store_true", help="measure again what the CSV file holds")
     parser.add_argument("--fresh", action="store_true", help="forget the rows that the CSV file holds")
     options = parser.parse_args()
     options.methods = list(dict.fromkeys(name for names in options.methods for name in names))

@@ -4,7 +4,7 @@
 
 Fits start from raw float32 rows of 1280-D features, PCA included. OnE and OgE run 50 iterations, as in the paper;
 Faiss's ITQ trains on all rows, as ours does. Then the columnwise solver at a task the authors' MATLAB was timed at
-(60,000 x 784 rows, PCA to 512, 32 bits, 50 iterations). Least of ``--repeats`` runs; wants an idle machine. Writes
+(60,000 x 784 rows, PCA to 512, 32 bits, 50 iterations). Least of ``--repeats`` runs; needs an idle machine. Writes
 docs/results/training_time.csv, authors_task.csv, training_time.md and .png.
 """
 
@@ -38,7 +38,7 @@ Encode = Callable[[np.ndarray], np.ndarray]
 
 
 def fit(method: str, X: np.ndarray) -> Encode:
-    """The encode function of a fitted encoder."""
+    """Fit, and return the encode function."""
     if method == FAISS:
         itq = faiss.ITQTransform(X.shape[1], BITS, True)
         itq.max_train_per_dim = len(X)  # all rows, instead of 10 a dimension
@@ -52,7 +52,7 @@ def fit(method: str, X: np.ndarray) -> Encode:
 
 
 def least_seconds(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """The least time of several calls, and what the last returned."""
+    """Return the least time of several calls, and the result of the last."""
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -62,10 +62,11 @@ def least_seconds(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def measure(options: argparse.Namespace) -> list[dict]:
-    """One row a method and number of rows."""
+    """Measure a row per method and number of rows."""
     split = cifar10(options.data, 0)
     rows = []
-    for method in options.methods:  # compiled loops are compiled and threads started before anything is timed
+    # compiled loops are compiled and threads started before anything is timed
+    for method in options.methods:
         fit(method, split.X_train[:1500])(split.X_query[:10])
     for n in options.rows:
         X = np.ascontiguousarray(split.X_train[:n])
@@ -79,7 +80,7 @@ def measure(options: argparse.Namespace) -> list[dict]:
 
 
 def authors_task(repeats: int) -> list[dict]:
-    """Whole columnwise fits at the authors' task: random rows with a spectrum that falls like that of images."""
+    """Time whole columnwise fits at the authors' task: random rows with a spectrum that falls like that of images."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60000, 784), dtype=np.float32) / np.arange(1, 785, dtype=np.float32)
     X = X @ np.linalg.qr(rng.standard_normal((784, 784)))[0].astype(np.float32)

@@ -2,8 +2,8 @@
 Sweep the number of bits
 ========================
 
-Longer codes cost more and mostly find better. A sweep over lengths shows where the gain ends on your rows, and what
-learning is worth: beside OgE stand a method that learns less and one that learns next to nothing.
+Longer codes cost more and usually find more. A sweep over lengths shows where the gain ends on your rows. It also shows
+what learning is worth: OgE is compared with a method that learns less and one that learns almost nothing.
 """
 
 import pandas as pd
@@ -19,9 +19,9 @@ data = X_query, X_base, y_query, y_base
 # %%
 # One sweep
 # ---------
-# `scq_gpu.sweep_bits` fits an encoder for each length and goes through the rows once for what they all need.
-# ``evaluate`` searches for the queries and adds the figures of the paper to the table. Short codes tie often; with
-# ``ties="average"`` the order of the rows does not matter.
+# `scq_gpu.sweep_bits` fits an encoder for each length, with one moments pass for all of them. ``evaluate`` searches for
+# the queries and adds the metrics of the paper to the table. Short codes tie often. With ``ties="average"`` the order
+# of the rows does not matter.
 
 BITS = (4, 8, 16, 24, 32, 48)
 sweep = scq.sweep_bits(X_base, BITS, encoder=scq.OgE(preserve="classes", random_state=0))
@@ -38,17 +38,17 @@ frame[["bytes", *names.values()]].round(3)
 # %%
 # Against others
 # --------------
-# `ITQ <scq_gpu.ITQ>` turns the leading principal axes so that rounding to signs loses little. `LSH <scq_gpu.LSH>`
-# draws its directions at random; of the rows it takes only the mean. Both have the same interface.
+# `ITQ <scq_gpu.ITQ>` rotates the leading principal axes so that rounding to signs loses little. `LSH <scq_gpu.LSH>`
+# draws its directions at random, and learns only the mean of the rows. Both have the same interface.
 
 
 def sweep_other(Encoder):
-    """The mAP of each length."""
+    """Return the mAP of each length."""
     found = {}
     for n_bits in BITS:
         encoder = Encoder(n_bits=n_bits, random_state=0).fit(X_base)
-        figures = scq.evaluate(encoder, *data, ties="average")
-        found[n_bits] = figures.mean_average_precision
+        measured = scq.evaluate(encoder, *data, ties="average")
+        found[n_bits] = measured.mean_average_precision
     return found
 
 
@@ -56,9 +56,10 @@ others = {"ITQ": sweep_other(scq.ITQ), "LSH": sweep_other(scq.LSH)}
 scq.plots.bits_curve({"OgE": table, **others})
 
 # %%
-# These are figures of one seed on one small set of rows. Other rows rank methods differently, so sweep over your own.
+# These numbers come from one seed on one small set of rows. Other rows rank methods differently, so sweep over your
+# own.
 #
-# A simple rule for the choice is the fewest bits that come close to the best:
+# A simple rule is to take the fewest bits that come close to the best:
 
 best = max(row["mean_average_precision"] for row in table)
 for row in table:
@@ -67,9 +68,9 @@ for row in table:
         break
 
 # %%
-# Small radii want short codes
+# Small radii need short codes
 # ----------------------------
-# A lookup in tables visits only codes within a small Hamming radius. The longer the codes, the fewer lie so near, and
-# a query that finds nothing counts as 0: past some length, more bits are worse.
+# A table lookup visits only codes within a small Hamming radius. The longer the codes, the fewer lie that near, and a
+# query that finds nothing counts as 0. Beyond some length, more bits are worse.
 
 scq.plots.bits_curve(table, metric="precision_at_radius")

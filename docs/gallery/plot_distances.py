@@ -1,9 +1,9 @@
 """
-What distances tell
+What distances show
 ===================
 
-Good codes put rows of one class near each other and the others far away. Two ways to look at it, and what a query gains
-if it keeps its floats.
+Good codes put rows of one class near each other and other rows far away. This example shows it in two ways, and what a
+query gains if it keeps its floats.
 """
 
 import matplotlib.pyplot as plt
@@ -26,8 +26,9 @@ for Encoder in (scq.OgE, scq.ITQ, scq.LSH):
 # %%
 # Same class, other class
 # -----------------------
-# Hamming distances between queries and rows. The less the two histograms overlap, the better a distance tells whether
-# two rows belong together. `OgE <scq_gpu.OgE>` has learned its directions, `LSH <scq_gpu.LSH>` drew them at random.
+# The histograms show Hamming distances between queries and rows. The less they overlap, the better a distance
+# distinguishes rows of one class from others. `OgE <scq_gpu.OgE>` learned its directions, `LSH <scq_gpu.LSH>` drew them
+# at random.
 
 with scq.plots.theme():
     axes = plt.figure(figsize=(8.4, 3.4)).subplots(1, 2, sharey=True)
@@ -39,9 +40,9 @@ with scq.plots.theme():
 # %%
 # Precision and recall
 # --------------------
-# Each point is a Hamming radius. A wider one finds more of the rows of the query's class (recall), and in the end
-# ever more of the others (precision falls). A query with nothing inside a radius counts as precision 0, so a curve
-# may begin low.
+# Each point is a Hamming radius. A wider radius finds more rows of the query's class, so recall rises. It also finds
+# more of the others, so precision falls. A query with nothing inside a radius counts as precision 0, so a curve may
+# begin low.
 
 curve = scq.metrics.precision_recall_curve
 curves = {name: curve(*pair) for name, pair in pairs.items()}
@@ -50,16 +51,17 @@ scq.plots.precision_recall(curves)
 # %%
 # Queries that keep their floats
 # ------------------------------
-# The database is bits, but a query need not be. `scq_gpu.asymmetric_search` compares the query's projections with
-# what each code stands for; it needs no floats of the database. Here both searches rank all rows for each query.
-# Hamming distances are whole numbers and tie; the others tie, but for rounding, only where codes are equal.
+# The database is bits, but a query need not be. `scq_gpu.HammingIndex.search_asymmetric` compares the query's
+# projections with what each code stands for. It needs no floats of the database. Here both searches rank all rows for
+# each query. Hamming distances are integers and tie often. Asymmetric distances tie, except for rounding, only where
+# codes are equal.
 
 encoder, (query_codes, codes, *_) = encoders["OgE"], pairs["OgE"]
 index = scq.HammingIndex(codes, n_bits=32)
 k = len(index)
 searches = {
     "Hamming": index.search(query_codes, k),
-    "asymmetric": scq.asymmetric_search(encoder, X_query, index, k),
+    "asymmetric": index.search_asymmetric(encoder, X_query, k),
 }
 print(f"{k} rows, {len(np.unique(codes, axis=0))} different codes")
 for name, (distances, ids) in searches.items():
@@ -68,7 +70,7 @@ for name, (distances, ids) in searches.items():
     print(f"{name:<11}{steps:5.0f} distances, mAP {100 * found.mean():.1f} %")
 
 # %%
-# The share of right answers among the first k of each ranking:
+# The share of relevant rows among the first k of each ranking:
 
 with scq.plots.theme():
     ax = plt.figure(figsize=(6, 3.8)).subplots()
@@ -78,5 +80,5 @@ with scq.plots.theme():
         right = y_base[ids[:, : len(ranks)]] == y_query[:, None]
         share = 100 * (right.cumsum(axis=1) / ranks).mean(axis=0)
         ax.plot(ranks, share, line, label=name, linewidth=1.8)
-    ax.set(title="Right among the first k", xlabel="k", ylabel="share (%)")
+    ax.set(title="Relevant among the first k", xlabel="k", ylabel="share (%)")
     ax.legend()

@@ -1,9 +1,9 @@
 """
-Frames, pipelines, files
-========================
+Data frames, pipelines, files
+=============================
 
-Encoders are scikit-learn estimators: they stand in pipelines, take data frames and give them back, and are tuned by a
-grid search. Models and codes go into files of their own.
+Encoders are scikit-learn estimators. They work in pipelines, take and return data frames, and can be tuned by a grid
+search. Models and indexes are saved to separate files.
 """
 
 import tempfile
@@ -18,9 +18,9 @@ from sklearn.preprocessing import Normalizer
 import scq_gpu as scq
 
 # %%
-# A frame in, a frame out
-# -----------------------
-# The frame's index holds a key for each row. The encoder remembers the names of the columns and refuses others.
+# A data frame in, a data frame out
+# ---------------------------------
+# The frame's index holds a key for each row. The encoder stores the names of the columns and rejects others.
 
 frame, digit = load_digits(return_X_y=True, as_frame=True)
 frame = frame.astype("float32").set_axis(frame.index + 5000)
@@ -34,8 +34,8 @@ signs.iloc[:4, :10]
 # %%
 # Codes with keys
 # ---------------
-# ``transform`` gives signs, one column a bit, for other estimators. `scq_gpu.pack` makes bytes of them, and the
-# search answers with the frame's keys.
+# ``transform`` returns signs, one column per bit, for other estimators. `scq_gpu.pack` packs them into bytes, and the
+# search returns the frame's keys.
 
 codes = scq.pack(signs.to_numpy())
 index = scq.HammingIndex(codes, n_bits=32, ids=base.index.to_numpy())
@@ -47,8 +47,8 @@ print("at distances", distances[0].tolist())
 # %%
 # Files
 # -----
-# A model file holds the encoder, names of columns included; the ``Normalizer`` has learned nothing that needs
-# keeping. An index file holds codes and keys.
+# A model file holds the encoder with the names of the columns. The ``Normalizer`` has no state to save. An index file
+# holds codes and keys.
 
 with tempfile.TemporaryDirectory() as folder:
     model_file = Path(folder, "encoder.safetensors")
@@ -66,9 +66,9 @@ print("the same answers:", (keys_again == keys).all())
 # %%
 # A grid search
 # -------------
-# Bits are features too. A nearest-neighbour classifier that decides by Hamming distance, scored by cross-validation,
-# is a quick way to choose parameters where rows have labels. Pixels at the border hardly change; ``n_components``
-# leaves out axes that carry next to nothing.
+# Bits are features too. If rows have labels, a nearest-neighbor classifier on Hamming distances, scored by
+# cross-validation, is a quick way to choose parameters. Pixels at the border hardly vary, so ``n_components`` drops the
+# axes that carry almost no variance.
 
 encoder = scq.OgE(n_components=48, preserve="classes", random_state=0)
 classifier = KNeighborsClassifier(5, metric="hamming")

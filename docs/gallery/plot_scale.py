@@ -2,8 +2,8 @@
 The scale of the rows
 =====================
 
-OnE asks for orthonormal directions, so the scale of the rows decides what it trades: little rounding loss against much
-variance kept. Here is the paper's figure of it, for real rows.
+OnE requires orthonormal directions, so the scale of the rows trades quantization loss against retained variance. This
+example draws the paper's figure of that trade-off for real rows.
 """
 
 import matplotlib.pyplot as plt
@@ -19,35 +19,34 @@ X_base, X_query, y_base, y_query = X[:-300], X[-300:], y[:-300], y[-300:]
 # %%
 # Many scales, one run
 # --------------------
-# Signs do not change when rows are multiplied by a number, so `scq_gpu.scale_path` takes one pass over the rows an
-# iteration for all scales together. The scales here are spread around the one that ``scale="auto"`` takes.
+# Signs do not change when rows are multiplied by a positive number. So `scq_gpu.scale_path` takes one pass over the
+# rows per iteration for all scales together. The scales here are spread around the one that ``scale="auto"`` takes.
 
 auto = scq.OnE(n_bits=16, preserve="classes", random_state=0).fit(X_base).scale_
 scales = auto * 2.0 ** np.arange(-2, 2.5, 0.5)
 path = scq.scale_path(X_base, 16, scales, encoder=scq.OnE(preserve="classes", random_state=0))
 
-print("scale  loss a bit  variance kept")
+print("scale  loss/bit  variance kept")
 for row in path.table:
     loss, variance = row["loss_per_bit"], row["retained_variance"]
-    print(f"{row['scale']:.3f}  {loss:10.3f}  {variance:11.1f} %")
+    print(f"{row['scale']:.3f}  {loss:8.3f}  {variance:11.1f} %")
 
 # %%
-# What is traded
-# --------------
-# At a small scale the directions stay near the principal axes: they keep nearly all the variance that as many axes
-# can hold, and the projections lie far from the -1 and +1 that they are rounded to. At a large scale OnE prefers
-# directions of small variance, whose projections lie near -1 and +1, and much of what tells rows apart is lost. The
-# dotted line is the scale that ``"auto"`` takes, the paper's proposal: it gives the leading axes unit variance on
-# average.
+# The trade-off
+# -------------
+# At a small scale the directions stay near the principal axes. They keep nearly all the variance that as many axes can
+# hold, but the projections lie far from the -1 and +1 that they are rounded to. At a large scale OnE prefers directions
+# of small variance, whose projections lie near -1 and +1. Much of what distinguishes rows is lost. The dotted line is
+# the scale that ``"auto"`` takes for classes, the paper's proposal. It gives the leading axes unit variance on average.
 
 scq.plots.scale_path(path)
 
 # %%
 # What it means for search
 # ------------------------
-# Every scale leaves a fitted encoder, so the trade can be seen from the side that counts: how well rows of the
-# query's class are found. Each dot is a fit; fits from different starts differ, so several are run and their mean is
-# drawn. The proposal is a place to begin; where the mean is highest is for the rows to say.
+# Every scale has a fitted encoder, so we can measure how well each finds rows of the query's class. Each dot is a fit.
+# Fits from different starts differ, so the line is the mean of several. Start with the proposed scale; which one is
+# best depends on the rows.
 
 mean_ap = scq.metrics.mean_average_precision
 starts = []

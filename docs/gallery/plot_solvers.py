@@ -2,8 +2,8 @@
 Two solvers
 ===========
 
-The paper finds one direction after another; the default here finds all of them together. What that does to the loss,
-to the bits, and to the answers.
+The paper's solver finds one direction after another. The default solver here finds all of them together. This example
+compares the loss, the bits and the results of both.
 """
 
 import matplotlib.pyplot as plt
@@ -19,9 +19,9 @@ X_base, X_query, y_base, y_query = X[:-300], X[-300:], y[:-300], y[-300:]
 # %%
 # The loss
 # --------
-# With ``init="random"`` and one seed both start from the same directions, and with ``tol=0`` exactly ``max_iter``
-# iterations run. Both curves are the paper's loss. The joint one never rises. The columnwise one may, since each sweep
-# over the columns is greedy and owes nothing to the sweep before.
+# With ``init="random"`` and the same seed, both start from the same directions. With ``tol=0`` exactly ``max_iter``
+# iterations run. Both curves are the paper's loss. The joint loss never rises. The columnwise loss may, since each
+# greedy sweep over the columns starts anew.
 
 solvers = {}
 same = {"init": "random", "random_state": 0, "max_iter": 60, "tol": 0}
@@ -33,13 +33,13 @@ scq.plots.loss_curve(solvers)
 # %%
 # Balance of the bits
 # -------------------
-# A bit tells most if it is set in half of the codes.
+# A bit carries the most information if it is set in half of the codes.
 
 codes = {name: solver.encode(X_base) for name, solver in solvers.items()}
 
 
 def side_by_side(draw, height):
-    """The same picture of both solvers' codes."""
+    """Draw the same plot of both solvers' codes."""
     with scq.plots.theme():
         axes = plt.figure(figsize=(8.4, height)).subplots(1, 2)
         for ax, name in zip(axes, codes, strict=True):
@@ -53,16 +53,17 @@ side_by_side(scq.plots.bit_balance, 3.2)
 # %%
 # Correlation of the bits
 # -----------------------
-# Directions are orthogonal, but bits need not be independent: two that nearly always agree, or nearly always differ,
-# tell the same thing twice. Each picture has its own colour scale; its title says how strong the strongest pair is.
+# Directions are orthogonal, but bits need not be independent. Two bits that nearly always agree, or nearly always
+# differ, carry the same information twice. Each plot has its own color scale, and its title names the strongest
+# correlation.
 
 side_by_side(scq.plots.bit_correlation, 3.6)
 
 # %%
-# The answers
+# The results
 # -----------
-# Which solver to take depends on what counts as a right answer: a row of the same class (mAP), or one of the nearest
-# by float distance (recall). The two need not favour the same solver, so measure the one that you need.
+# Which solver to use depends on what counts as a correct result: a row of the same class (mAP), or one of the nearest
+# by float distance (recall). The two need not favor the same solver, so measure the one that you need.
 
 pixels = NearestNeighbors(n_neighbors=10).fit(X_base)
 nearest = pixels.kneighbors(X_query, return_distance=False)

@@ -1,1 +1,1 @@
-"""Arrays, devices, validation, the bit contract, files and memory: what every room stands on."""
+"""Arrays, devices, validation, the bit contract, files, memory and threads: the base of every subpackage."""

@@ -1,4 +1,4 @@
-"""The bit contract: how signs become bytes, here and nowhere else.
+"""The bit contract: the only place that turns signs into bytes.
 
 - Bit k is 1 where ``x . w_k >= t_k``; zero counts as one, in training and in encoding alike.
 - Bit k lives in byte ``k // 8`` at position ``k % 8``, least significant bit first.
@@ -18,7 +18,7 @@ BIT_CONTRACT: Final = "bit k = [x.w_k >= t_k]; byte k//8, position k%8, LSB firs
 
 
 def code_bytes(n_bits: int) -> int:
-    """Bytes of a code of ``n_bits`` bits."""
+    """Return the number of bytes of a code of ``n_bits`` bits."""
     return -(-n_bits // 8)
 
 
@@ -36,12 +36,7 @@ def pack_bits(bits: Array, *, xp: ModuleType) -> Array:
 
 
 def unpack_bits(codes: Array, *, xp: ModuleType) -> Array:
-    """The bits (..., 8 * bytes) of packed codes as 0 and 1 of uint8."""
+    """Return the bits (..., 8 * bytes) of packed codes as 0 and 1 of uint8."""
     shifts = xp.arange(8, dtype=xp.uint8, device=device_of(codes))
     octets = xp.bitwise_and(xp.bitwise_right_shift(codes[..., None], shifts), 1)
     return xp.reshape(octets, (*codes.shape[:-1], 8 * codes.shape[-1]))
-
-
-def signs(bits: Array, *, dtype: object, xp: ModuleType) -> Array:
-    """+1 where a bit is set, -1 elsewhere."""
-    return xp.astype(bits, dtype) * 2 - 1

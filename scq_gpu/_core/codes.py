@@ -1,4 +1,4 @@
-"""Packing signs into codes and unpacking them, for users; the layout is `scq_gpu._core.bits`."""
+"""`pack` and `unpack`, the public functions over the layout of `scq_gpu._core.bits`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from scq_gpu._core.arrays import Array, namespace
-from scq_gpu._core.bits import pack_bits, signs, unpack_bits
-from scq_gpu._core.devices import on_device_of_arguments
+from scq_gpu._core.arrays import Array, namespace, on_device_of_arguments, signs
+from scq_gpu._core.bits import pack_bits, unpack_bits
 from scq_gpu._core.validate import check_array, check_codes, check_integer, check_signs
-
-__all__ = ["pack", "unpack"]
 
 
 @overload

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, never half of each."""
+"""Atomic writes: a reader sees the old file or the new one, never half of each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+# Windows has no fcntl: there, stale temporary files cannot be distinguished from those being written, and stay
 try:
     import fcntl
-except ImportError:  # not on Windows, where files that are being written are not told from stale ones
+except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes the name ``path`` when the block ends; on failure ``path`` is as it was.
+    """Yield a file that takes the name ``path`` when the block ends; on failure ``path`` is unchanged.
 
-    It is written under a temporary name beside ``path``, synced and renamed. Temporary files for the same ``path`` that
-    killed processes left are removed first; those that are being written are locked, and stay.
+    The file is written under a temporary name beside ``path``, synced and renamed. Temporary files for the same
+    ``path`` that killed processes left are removed first. Those still being written are locked, and stay.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -31,15 +32,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise IsADirectoryError(f"cannot write {path}: it is a folder")
     _remove_stale(path)
     with _naming(path):
-        names: list[Path] = []  # an interrupt may come as soon as a file is there
+        # Names are noted before their files exist: an interrupt may come in between
+        names: list[Path] = []
         try:
             temporary, file = _open_temporary(path, names)
             with file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+                # Renamed while it is locked, so that no other process takes it for a stale one
                 if fcntl is not None:
-                    os.replace(temporary, path)  # while it is locked: nobody takes it for a stale one
+                    os.replace(temporary, path)
             if fcntl is None:
                 os.replace(temporary, path)
         except BaseException:
@@ -50,7 +53,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder reach the disk too, where the system can do that."""
+    """Fsync the folder, where the system can do that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -61,7 +64,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Errors of the system name the file that was wanted, not the temporary one, or none."""
+    """Make errors of the system name ``path`` instead of the temporary file, or of no file."""
     try:
         yield
     except OSError as error:
@@ -72,16 +75,14 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _open_temporary(path: Path, names: list[Path]) -> tuple[Path, IO[bytes]]:
-    """A new file beside ``path``, locked where the system has locks; never one that was there, nor behind a link.
-
-    Its name is added to ``names`` before it is there.
-    """
+    """Create a new file beside ``path``, never through a link, locked where the system has locks."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         names.append(temporary)
         try:
             file = open(temporary, "xb")  # noqa: SIM115 - the caller closes it
-        except FileExistsError:  # another's
+        # The existing file belongs to another process and must not be removed
+        except FileExistsError:
             names.remove(temporary)
             raise
         try:
@@ -90,34 +91,32 @@ def _open_temporary(path: Path, names: list[Path]) -> tuple[Path, IO[bytes]]:
         except BaseException:
             file.close()
             raise
-        file.close()  # somebody took it for a stale one before it was locked
+        # Another process took it for a stale one before it was locked: try again
+        file.close()
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove temporary files that no process holds any more, of this user and for this ``path``."""
+    """Remove temporary files for ``path``, of this user, that no process holds any more."""
     if fcntl is None:
         return
     mark = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")
+    names = []
     with contextlib.suppress(OSError):
-        for name in os.listdir(path.parent):
-            if mark.fullmatch(name):
-                _remove_if_free(path.with_name(name))
-
-
-def _remove_if_free(stray: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            facts = os.fstat(descriptor)
-            ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
-            if ours and lock(descriptor, stray):
-                stray.unlink()
-        finally:
-            os.close(descriptor)
+        names = os.listdir(path.parent)
+    for stray in (path.with_name(name) for name in names if mark.fullmatch(name)):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                facts = os.fstat(descriptor)
+                ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+                if ours and lock(descriptor, stray):
+                    stray.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def lock(descriptor: int, path: Path) -> bool:
-    """Whether a file could be locked and still has its name; True too where there are no locks."""
+    """Return True if the file is locked now and still has its name, or if the system has no locks."""
     if fcntl is None:
         return True
     try:
@@ -139,5 +138,5 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def natural_order(path: Path) -> list[tuple[int, int | str]]:
-    """Key that sorts numbers inside names by value: ``part-2`` before ``part-10``."""
+    """Return a sort key that orders numbers in names by value: ``part-2`` before ``part-10``."""
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", path.name)]

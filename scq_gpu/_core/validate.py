@@ -1,39 +1,39 @@
-"""Checks of what users pass, and their messages: the value, what was wanted, and the cure."""
+"""Checks of user input; each message states the value, the expectation and the fix."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import reprlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array, detach, device_of, is_array, namespace, to_host
-from scq_gpu._core.host_memory import check_room
+from scq_gpu._core.machine import check_room
 
 AP_RULES = ("standard", "trapezoid")
 TIE_RULES = ("database", "average")
 DISTANCES = ("hamming", "spherical")
 METRICS = ("l2", "cosine", "ip")
-_ANSWER_BYTES = 12  # a distance and an id
-_PADDING_BYTES = 256 << 20
+ON_INVALID = ("raise", "skip", "zero")
 
 
 def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
-    """x as an array of numbers or booleans; lists and data frames become NumPy arrays."""
+    """Return x as an array of numbers or booleans; lists and data frames become NumPy arrays."""
     if hasattr(x, "tocsr") or getattr(x, "is_sparse", False) is True:
         raise TypeError(f"{name} is a sparse matrix ({type(x).__name__}); pass a dense array, such as {name}.toarray()")
     if not is_array(x):
         x = _to_numpy(x, name)
     if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
-        cure = f"convert it first, such as {name}.astype(numpy.float32)"
+        fix = f"convert it first, such as {name}.astype(numpy.float32)"
         first: Any = x.flat[0] if x.size else None
-        if x.dtype.kind == "O" and np.ndim(first) == 1:  # a column of arrays, as data frames have them
-            cure = f"each entry is a vector of {len(first)}: pass numpy.stack({name}), or numpy.stack(frame['column'])"
-        raise TypeError(f"{name} has dtype {x.dtype}, which is not numeric; {cure}")
+        # A column of arrays, as data frames have them
+        if x.dtype.kind == "O" and np.ndim(first) == 1:
+            fix = f"each entry is a vector of {len(first)}: pass numpy.stack({name}), or numpy.stack(frame['column'])"
+        raise TypeError(f"{name} has dtype {x.dtype}, which is not numeric; {fix}")
     x = detach(x)
     if namespace(x).isdtype(x.dtype, "complex floating"):
         raise ValueError(f"Complex data not supported: {name} has dtype {x.dtype}; pass real numbers")
@@ -47,7 +47,7 @@ def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
 
 def _to_numpy(x: Any, name: str) -> np.ndarray:
     if x is None or isinstance(x, Mapping | str | bytes):
-        raise TypeError(f"{name} is {reprlib.repr(x)}; an array of numbers is wanted")
+        raise TypeError(f"{name} is {reprlib.repr(x)}; an array of numbers is expected")
     if isinstance(x, Iterator):
         raise TypeError(
             f"{name} is a {type(x).__name__}, which can be gone through once; pass an array, such as numpy.stack(list("
@@ -62,14 +62,14 @@ def _to_numpy(x: Any, name: str) -> np.ndarray:
 
 
 def check_rows(X: Any, *, min_rows: int = 1) -> Array:
-    """X as an array (n, d) of numbers with at least ``min_rows`` rows and one column."""
+    """Return X as an array (n, d) of numbers with at least ``min_rows`` rows and one column."""
     X = check_array(X, name="X", min_ndim=2)
     check_row_count(X.shape, min_rows=min_rows)
     return X
 
 
 def check_row_count(shape: tuple[int, ...], *, min_rows: int) -> None:
-    """That ``shape`` is (n, d) with at least ``min_rows`` rows and one column."""
+    """Check that ``shape`` is (n, d) with at least ``min_rows`` rows and one column."""
     if len(shape) != 2:
         raise ValueError(
             f"X must have 2 dimensions (rows, features), got {len(shape)} (shape {(*shape,)}); flatten each row first"
@@ -82,12 +82,13 @@ def check_row_count(shape: tuple[int, ...], *, min_rows: int) -> None:
 
 
 def check_dask_rows(X: Any, *, device: str | None, min_rows: int) -> None:
-    """That a Dask array is (n, d), in chunks of known sizes, and to be worked on where they are."""
+    """Check that a Dask array is (n, d), in chunks of known sizes, and is to stay on their devices."""
     if X.ndim != 2:
         raise ValueError(f"X must have 2 dimensions (rows, features), got {X.ndim} (a Dask array of shape {X.shape})")
+    check_row_count(X.shape, min_rows=min_rows)
     if any(math.isnan(size) for sizes in X.chunks for size in sizes):
         raise ValueError(
-            "X is a Dask array with chunks of unknown sizes; have them counted first: X = X.compute_chunk_sizes(), or "
+            "X is a Dask array with chunks of unknown sizes; compute them first: X = X.compute_chunk_sizes(), or "
             "X = frame.to_dask_array(lengths=True)"
         )
     if device is not None:
@@ -95,18 +96,17 @@ def check_dask_rows(X: Any, *, device: str | None, min_rows: int) -> None:
             f"device={device!r} with a Dask array: work is done where its chunks are. Call "
             "encoder.set_params(device=None), and put the chunks on GPUs with X.map_blocks(cupy.asarray)"
         )
-    check_row_count(X.shape, min_rows=min_rows)
 
 
 def check_integer(value: object, *, name: str, minimum: int) -> int:
-    """value as an int of at least ``minimum``."""
+    """Return value as an int of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise ValueError(f"{name}={value!r} must be an integer >= {minimum}")
     return int(value)
 
 
 def check_real(value: object, *, name: str, minimum: float, strict: bool = False) -> float:
-    """value as a finite float, at least (or, if strict, above) ``minimum``."""
+    """Return value as a finite float, at least (or, if strict, above) ``minimum``."""
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not math.isfinite(number) or number < minimum or (strict and number == minimum):
         raise ValueError(f"{name}={value!r} must be a finite number {'>' if strict else '>='} {minimum:g}")
@@ -114,12 +114,12 @@ def check_real(value: object, *, name: str, minimum: float, strict: bool = False
 
 
 def check_integers(values: Any, *, name: str, minimum: int) -> list[int]:
-    """values as a list of ints of at least ``minimum``, one or more."""
+    """Return values, one or more, as ints of at least ``minimum``."""
     return [check_integer(value, name=f"{name}[{i}]", minimum=minimum) for i, value in enumerate(_listed(values, name))]
 
 
 def check_scales(scales: Any) -> tuple[float, ...]:
-    """scales as finite floats above 0, one or more."""
+    """Return scales, one or more, as finite floats above 0."""
     values = enumerate(_listed(scales, "scales"))
     return tuple(check_real(value, name=f"scales[{i}]", minimum=0, strict=True) for i, value in values)
 
@@ -134,14 +134,14 @@ def _listed(values: Any, name: str) -> list[Any]:
 
 
 def check_choice(value: object, *, name: str, choices: Collection[str]) -> str:
-    """value as one of ``choices``."""
+    """Return value, which must be one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
     return value
 
 
 def check_init(init: Any, *, d: int, n_bits: int) -> np.ndarray:
-    """A start given as an array: (d, n_bits), finite, of full column rank, as float64 on the host."""
+    """Return a start given as an array (d, n_bits), finite and of full column rank, as float64 on the host."""
     V0 = to_host(check_array(init, name="init", min_ndim=2)).astype(np.float64)
     if V0.shape != (d, n_bits):
         raise ValueError(f"init has shape {V0.shape}; it must be (n_features, n_bits) = {(d, n_bits)}")
@@ -154,39 +154,39 @@ def check_init(init: Any, *, d: int, n_bits: int) -> np.ndarray:
     return V0
 
 
-def check_codes(codes: Any, n_bits: int, *, name: str = "codes", min_ndim: int = 1, cure: str = "") -> Array:
-    """codes as a uint8 array whose last axis is the number of bytes of ``n_bits`` bits."""
+def check_codes(codes: Any, n_bits: int, *, name: str = "codes", min_ndim: int = 1, fix: str = "") -> Array:
+    """Return codes as a uint8 array whose last axis has the bytes of ``n_bits`` bits."""
     codes = _check_packed(codes, name=name, min_ndim=min_ndim)
     width = -(-n_bits // 8)
     if codes.shape[-1] != width:
-        raise ValueError(f"{name} are {codes.shape[-1]} bytes wide; n_bits={n_bits} takes {width}{cure}")
+        raise ValueError(f"{name} are {codes.shape[-1]} bytes wide; n_bits={n_bits} takes {width}{fix}")
     return codes
 
 
 def check_linear_map(X: Array, W: Array, t: Array) -> None:
-    """That X (n, d), W (d, n_bits) and t (n_bits,) fit, with at least one feature and one bit."""
+    """Check that X (n, d), W (d, n_bits) and t (n_bits,) fit, with at least one feature and one bit."""
     shapes = tuple(tuple(x.shape) for x in (X, W, t))
     if tuple(map(len, shapes)) != (2, 2, 1) or shapes[0][1:] != shapes[1][:1] or shapes[1][1:] != shapes[2]:
-        raise ValueError("X {}, W {} and t {} do not fit; wanted are (n, d), (d, n_bits) and (n_bits,)".format(*shapes))
+        raise ValueError("X {}, W {} and t {} do not fit; (n, d), (d, n_bits) and (n_bits,) fit".format(*shapes))
     if 0 in shapes[1]:
-        raise ValueError(f"W has shape {shapes[1]}; at least one feature and one bit are wanted")
+        raise ValueError(f"W has shape {shapes[1]}; at least one feature and one bit are needed")
 
 
 def check_out(out: Any, *, shape: tuple[int, int], like: Array) -> None:
-    """That codes of ``shape``, made from rows ``like``, can be written to ``out``."""
+    """Check that codes of ``shape``, made from rows ``like``, can be written to ``out``."""
     xp = namespace(like)
     if not is_array(out) or namespace(out) is not xp or device_of(out) != device_of(like):
         raise TypeError(
-            f"out is a {type(out).__name__}; wanted is an array of {xp.__name__} on {device_of(like)}, as X is"
+            f"out is a {type(out).__name__}; expected is an array of {xp.__name__} on {device_of(like)}, as X is"
         )
     if tuple(out.shape) != shape or out.dtype != xp.uint8:
-        raise ValueError(f"out has shape {tuple(out.shape)} and dtype {out.dtype}; wanted are {shape} and uint8")
+        raise ValueError(f"out has shape {tuple(out.shape)} and dtype {out.dtype}; expected are {shape} and uint8")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out is read-only; open a memory map with mode 'r+' or 'w+'")
 
 
 def check_signs(B: Array, *, xp: ModuleType) -> Array:
-    """B as booleans, from booleans, 0/1 or -1/+1."""
+    """Return B as booleans, from booleans, 0/1 or -1/+1."""
     if xp.isdtype(B.dtype, "bool"):
         return B
     positive = B == 1
@@ -196,35 +196,8 @@ def check_signs(B: Array, *, xp: ModuleType) -> Array:
     raise ValueError("B must hold booleans, only 0 and 1, or only -1 and +1; take signs first, for example X >= 0")
 
 
-def nonfinite_error(
-    x: Array, *, first_row: int, where: str, locate: Callable[[int], str] = "row {}".format
-) -> ValueError:
-    """The error that names the first NaN or inf of a block of rows."""
-    host = to_host(x)
-    bad = np.argwhere(~np.isfinite(host))
-    if not len(bad):
-        return ValueError(
-            f"X overflows in {where}: a sum of products left the range of {host.dtype}. Scale X down, or pass float64"
-        )
-    row, column = bad[0]
-    value = "NaN" if np.isnan(host[row, column]) else "inf"
-    return ValueError(
-        f"Input X contains NaN or inf: first {value} at {locate(first_row + int(row))}, column {column}. "
-        "Drop such rows or fill them in"
-    )
-
-
-def projected_memory_error(shape: tuple[int, int], dtype: object, *, n_bytes: int, available: int) -> MemoryError:
-    """The error for projected rows that do not fit in memory."""
-    return MemoryError(
-        f"training keeps the rows projected, {shape[0]:,} x {shape[1]:,} {dtype}: {n_bytes / 1e9:.2f} GB, and "
-        f"{available / 1e9:.2f} GB are available. Fit from a file, which keeps no copy (scq_gpu.io.open_rows); or pass "
-        f"float32 features, or fewer n_components (now {shape[1]}). scq_gpu.estimate_memory tells beforehand"
-    )
-
-
 def check_code_pair(query_codes: object, database_codes: object) -> tuple[Array, Array]:
-    """Queries and database as packed codes (n, bytes) of one namespace and width."""
+    """Return queries and database as packed codes (n, bytes) of one namespace and width."""
     queries = _check_packed(query_codes, name="query_codes")
     database = _check_packed(database_codes, name="database_codes")
     namespace(queries, database)
@@ -250,7 +223,7 @@ def _check_packed(codes: Any, *, name: str, min_ndim: int = 2) -> Array:
 
 
 def check_labels(query_labels: object, database_labels: object, *, n_queries: int, n: int) -> tuple[Array, Array]:
-    """Labels of queries and database: both (n,) integers, or both (n, classes) of 0/1."""
+    """Return the labels of queries and database: both (n,) integers, or both (n, classes) of 0/1."""
     queries = _check_label_array(query_labels, name="query_labels", n=n_queries)
     database = _check_label_array(database_labels, name="database_labels", n=n)
     if queries.ndim != database.ndim or queries.shape[1:] != database.shape[1:]:
@@ -278,9 +251,9 @@ def _check_label_array(labels: Any, *, name: str, n: int) -> Array:
 
 
 def check_index_codes(codes: object, *, n_bits: int, name: str) -> Array:
-    """Codes (n, bytes) of ``n_bits`` bits, uint8, with zeros in the padding."""
-    cure = ". Encode with the encoder that the index was made for"
-    checked = check_codes(codes, n_bits, name=name, min_ndim=2, cure=cure)
+    """Return codes (n, bytes) of ``n_bits`` bits as uint8 with zeros in the padding."""
+    fix = ". Encode with the encoder that the index was made for"
+    checked = check_codes(codes, n_bits, name=name, min_ndim=2, fix=fix)
     if n_bits % 8 and bool(namespace(checked).any(checked[:, -1] >= 1 << n_bits % 8)):
         raise ValueError(
             f"{name} have bits set beyond n_bits={n_bits}: padding bits must be 0. "
@@ -289,38 +262,23 @@ def check_index_codes(codes: object, *, n_bits: int, name: str) -> Array:
     return checked
 
 
-def check_ids(ids: object, *, n: int) -> np.ndarray:
-    """Ids of n codes as int64 on the host: unique and not negative."""
-    checked = to_host(check_array(ids, name="ids", min_ndim=1))
-    if checked.shape == (n,) == (0,):  # an empty list is one of floats
-        return np.zeros(0, dtype=np.int64)
-    if checked.shape != (n,) or checked.dtype.kind not in "iu":
-        raise ValueError(f"ids have shape {checked.shape} and dtype {checked.dtype}; {n} codes take ({n},) integers")
-    if n and (int(checked.min()) < 0 or int(checked.max()) > np.iinfo(np.int64).max):
-        raise ValueError(
-            f"ids run from {checked.min()} to {checked.max()}; they must be 0 or more (-1 is padding) and fit int64"
-        )
-    return checked.astype(np.int64)
-
-
 def check_padding_room(k: int, *, queries: int, n: int) -> None:
-    """Refuse a k so far above the n codes there are that its padding alone would take much memory."""
-    padding = queries * max(0, k - n) * _ANSWER_BYTES
-    if padding > _PADDING_BYTES:
+    """Reject a k far above the n codes, whose padding alone would take more than 256 MiB."""
+    # A distance and an id take 12 bytes
+    padding = queries * max(0, k - n) * 12
+    if padding > 256 << 20:
         raise ValueError(
             f"k={k} is far above the {n} codes there are: for {queries} queries its padding alone would take "
             f"{padding / 2**30:,.1f} GiB; pass k={max(1, n)} or less"
         )
-    check_room(
-        queries * min(k, n) * _ANSWER_BYTES, f"answers to {queries} queries with k={k}", cure="ask fewer at a time"
-    )
+    check_room(queries * min(k, n) * 12, f"answers to {queries} queries with k={k}", fix="ask fewer at a time")
 
 
 def check_projections(P: np.ndarray, *, n_bits: int) -> np.ndarray:
-    """Projections of queries (q, n_bits) as finite float64 on the host."""
+    """Return projections of queries (q, n_bits) as finite float64 on the host."""
     P = np.asarray(P).astype(np.float64)
     if P.ndim != 2 or P.shape[1] != n_bits:
-        raise ValueError(f"the queries' projections have shape {P.shape}; (queries, n_bits={n_bits}) is wanted")
+        raise ValueError(f"the queries' projections have shape {P.shape}; (queries, n_bits={n_bits}) is expected")
     bad = np.argwhere(~np.isfinite(P))
     if bad.size:
         raise ValueError(
@@ -330,13 +288,45 @@ def check_projections(P: np.ndarray, *, n_bits: int) -> np.ndarray:
 
 
 def check_rescored(X_query: Array, ids: np.ndarray, *, n: int, d: int) -> None:
-    """Queries (q, d) and ids (q, m) that fit a database (n, d)."""
+    """Check that queries (q, d) and ids (q, m) fit a database (n, d)."""
     if X_query.ndim != 2 or X_query.shape[1] != d:
-        raise ValueError(f"X_query has shape {tuple(X_query.shape)}; (queries, {d}) is wanted, as X_database has")
+        raise ValueError(f"X_query has shape {tuple(X_query.shape)}; (queries, {d}) is expected, as X_database has")
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape[0] != X_query.shape[0] or not ids.shape[1]:
         raise ValueError(
             f"ids have shape {ids.shape} and dtype {ids.dtype}; "
-            f"a row of integers for each of the {X_query.shape[0]} queries is wanted"
+            f"a row of integers for each of the {X_query.shape[0]} queries is expected"
         )
     if ids.size and (int(ids.max()) >= n or int(ids.min()) < -1):
         raise ValueError(f"ids run from {ids.min()} to {ids.max()}; they must be rows of the {n} in X_database, or -1")
+
+
+class InvalidRowsWarning(UserWarning):
+    """Warning about rows with NaN or inf that were skipped or got codes of zeros; ``rows`` has their numbers."""
+
+    def __init__(self, rows: np.ndarray, *, n: int, on_invalid: str, where: str = "") -> None:
+        first = ", ".join(map(str, rows[:5].tolist())) + (", ..." if len(rows) > 5 else "")
+        done = "were skipped" if on_invalid == "skip" else "got codes of zeros"
+        super().__init__(f"{len(rows):,} of {n:,} rows hold NaN or inf and {done}: {first}{where}")
+        self.rows = rows
+
+
+def fill_invalid(X: Array) -> tuple[Array, np.ndarray]:
+    """Set rows of X (n, d) that hold NaN or inf to zeros; return X and the numbers of these rows."""
+    xp = namespace(X)
+    if not xp.isdtype(X.dtype, "real floating"):
+        return X, np.zeros(0, dtype=np.int64)
+    valid = xp.all(xp.isfinite(X), axis=1)
+    bad = np.flatnonzero(~to_host(valid))
+    return (xp.where(valid[:, None], X, xp.zeros_like(X)) if bad.size else X), bad
+
+
+def settle_codes(codes: Array, bad: np.ndarray, on_invalid: str) -> Array:
+    """Drop the codes of invalid rows ("skip") or set them to zeros ("zero")."""
+    if not bad.size:
+        return codes
+    xp = namespace(codes)
+    valid = np.ones(codes.shape[0], dtype=bool)
+    valid[bad] = False
+    if on_invalid == "skip":
+        return xp.take(codes, xp.asarray(np.flatnonzero(valid), device=device_of(codes)), axis=0)
+    return xp.where(xp.asarray(valid, device=device_of(codes))[:, None], codes, xp.zeros_like(codes))

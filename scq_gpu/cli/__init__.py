@@ -1,27 +1,15 @@
-"""The command line ``scq-gpu``: files in, files and tables out; the work is done by the library.
+"""The command line ``scq-gpu``, a thin layer over the library."""
 
-Exit codes: 0 done; 1 bad data, file or value; 2 bad usage; 3 something this machine lacks (a GPU, an optional
-package); 4 the disk is full or may not be written; 130 interrupted.
-"""
-
-from __future__ import annotations
-
+import contextlib
+import os
 import sys
+from typing import NoReturn
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line and return its exit code.
-
-    Parameters
-    ----------
-    arguments : list of str, optional
-        By default those of the process.
-
-    Returns
-    -------
-    int
+    """Run a command line, by default that of the process, and return its exit code.
 
     Examples
     --------
@@ -41,3 +29,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("scq-gpu: interrupted", file=sys.stderr)
         return 130
     return run(sys.argv[1:] if arguments is None else arguments)
+
+
+def end() -> NoReturn:
+    """Run the command line of the process and exit with its code."""
+    code = main()
+    # While Python waits for threads and finalizes, another Ctrl-C would end it by the signal instead of with this code.
+    if code == 130:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -1,7 +1,5 @@
 """``python -m scq_gpu.cli``."""
 
-import sys
+from scq_gpu.cli import end
 
-from scq_gpu.cli import main
-
-sys.exit(main())
+end()

@@ -1,4 +1,4 @@
-"""What commands share: the app, the options that several have, and how they talk."""
+"""Shared parts of all commands: the app, common options, input, output and messages."""
 
 import inspect
 import json as json_format
@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import scq_gpu as scq
-from scq_gpu._core.devices import usable_device
-from scq_gpu._core.terminal import printable
+from scq_gpu._core.arrays import usable_device
+from scq_gpu._core.messages import printable, show
+from scq_gpu.rows.sources.binary import read_array
 
 app = typer.Typer(
     name="scq-gpu",
@@ -31,24 +33,34 @@ app = typer.Typer(
 
 
 def option(help: str, *names: str, **settings: Any) -> Any:
-    """An option, its help first."""
+    """Return a typer option, its help first."""
     return typer.Option(*names, help=help, **settings)
 
 
 def argument(help: str) -> Any:
-    """An argument; that there is no default goes without saying."""
+    """Return a typer argument without a default."""
     return typer.Argument(help=help, show_default=False)
+
+
+def option_name(parameter: str) -> str:
+    """Return the option for a parameter of the library: ``--bits`` for ``n_bits``."""
+    names = {"n_bits": "bits", "n_components": "components", "n_init": "restarts", "out": "output"}
+    names["random_state"] = "seed"
+    return f"--{names.get(parameter, parameter).replace('_', '-')}"
 
 
 Model = Annotated[Path, argument("Model file, as `scq-gpu fit` writes it.")]
 _FORMATS = (
     "Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .arrow .h5 .zarr; folders, patterns, URLs of them."
 )
-Data = Annotated[list[str], argument(_FORMATS)]  # not paths: pathlib would make s3:/ of s3://
+_Facts = Mapping[str, Any]
+_Words = list[str] | None
+# Strings, not paths: pathlib would turn s3:// into s3:/.
+Data = Annotated[list[str], argument(_FORMATS)]
 
 
 class Lacking(Exception):
-    """Something that this machine does not have."""
+    """A device or package that this machine does not have."""
 
 
 def say(message: str) -> None:
@@ -58,23 +70,20 @@ def say(message: str) -> None:
 
 @dataclass
 class Session:
-    """The options that several commands have, what they open, and how a command talks.
+    """Options shared by several commands, the files they open, and the way a command prints.
 
-    Results go to standard output, everything else to standard error. Until the ``warnings.catch_warnings`` around the
-    command ends, warnings of the library are one line each; those for developers of other packages are not shown.
+    Results go to standard output, everything else to standard error. Inside the ``warnings.catch_warnings`` around the
+    command, each warning of the library is printed as one line; deprecation warnings of other packages are hidden.
     """
 
     labels: Annotated[Path | None, option("Labels of the rows, in order: .npy, .npz, or text, one per line.")] = None
-    queries: Annotated[
-        list[str] | None, option("Rows to search for; if absent, some of the data, taken out of it.")
-    ] = None
+    queries: Annotated[_Words, option("Rows to search for; if absent, some of the data, taken out of it.")] = None
     query_labels: Annotated[Path | None, option("Labels of the queries.")] = None
-    n_queries: Annotated[int, option("How many queries to take out of the data.", min=1)] = 300
-    seed: Annotated[int, option("Seed of whatever is drawn at random.", min=0)] = 0
-    overwrite: Annotated[bool, option("Replace the output if it is there already.", "--overwrite")] = False
+    n_queries: Annotated[int, option("Number of queries to take out of the data.", min=1)] = 300
+    seed: Annotated[int, option("Random seed.", min=0)] = 0
+    overwrite: Annotated[bool, option("Replace an existing output.", "--overwrite")] = False
     name: Annotated[
-        list[str] | None,
-        option("Array (.npz, HDF5, Zarr) or column (Parquet, Arrow) to read; repeat it for several columns."),
+        _Words, option("Array (.npz, HDF5, Zarr) or column (Parquet, Arrow) to read; repeat it for several columns.")
     ] = None
     device: Annotated[str | None, option("Where to work: cpu, cuda, cuda:0, cuda:1, ...; cpu by default.")] = None
     json: Annotated[bool, option("Print one JSON object on standard output, and nothing else.", "--json")] = False
@@ -93,14 +102,14 @@ class Session:
         self.note(f"warning: {message}")
 
     def check_device(self) -> str | None:
-        """The device, if work can run there."""
+        """Return the device, or raise `Lacking` where it cannot be used."""
         try:
             return None if self.device is None else usable_device(self.device)
         except RuntimeError as error:
             raise Lacking(str(error).replace("device='cpu'", "--device cpu")) from error
 
     def check_output(self, path: Path | None, endings: Iterable[str] = ()) -> None:
-        """Refuse a path that cannot be written to, before the work starts rather than after it."""
+        """Reject a path that cannot be written, before the work starts."""
         if path is None:
             return
         if url := _url_of(path):
@@ -116,55 +125,49 @@ class Session:
             raise FileExistsError(f"{path} is there already; pass --overwrite to replace it")
 
     def open_rows(self, paths: Sequence[str]) -> Any:
-        """Rows of one file or several."""
+        """Open the rows of one file or several."""
         name = self.name[0] if self.name and len(self.name) == 1 else self.name or None
         return scq.io.open_rows(paths[0] if len(paths) == 1 else list(paths), name=name)
 
     def open_model(self, path: Path) -> Any:
-        """An encoder from its file, at work on the device."""
+        """Load an encoder onto the device."""
         if url := _url_of(path):
             raise ValueError(f"{url} is a URL, and models are read from local files; copy it first")
         if path.exists() and path.suffix != ".safetensors" and not _may_be_model(path):
             raise typer.BadParameter(
-                f"{path} comes where the model is wanted, and is none: a model is a .safetensors file, as "
+                f"{path} comes where the model is expected, and is none: a model is a .safetensors file, as "
                 "`scq-gpu fit` writes it, and comes first, before the data"
             )
         return scq.load(path, device=self.check_device())
 
     def note(self, message: str) -> None:
-        """Print a line about what is going on, unless quiet."""
+        """Print a progress message, unless quiet."""
         if not self.quiet:
             say(message)
 
-    def summary(self, title: str, facts: Mapping[str, Any]) -> None:
-        """Print what was done, unless quiet: the files written are the result."""
+    def summary(self, title: str, facts: _Facts) -> None:
+        """Print a summary of the files written, unless quiet."""
         if self.json or not self.quiet:
             self.facts(title, facts)
 
-    def facts(self, title: str, facts: Mapping[str, Any]) -> None:
-        """Print a result of single values."""
+    def facts(self, title: str, facts: _Facts) -> None:
+        """Print a table of names and values."""
         lines = [{"fact": key.replace("_", " "), "value": value} for key, value in facts.items()]
         self.table(title, lines, facts, header=False)
 
-    def table(
-        self,
-        title: str,
-        rows: Sequence[Mapping[str, Any]],
-        data: Mapping[str, Any],
-        note: str = "",
-        header: bool = True,
-    ) -> None:
+    def table(self, title: str, rows: Sequence[_Facts], data: _Facts, note: str = "", header: bool = True) -> None:
         """Print a table for people, or ``data`` and the warnings so far for machines."""
         if self.json:
             text = json_format.dumps(dict(data), default=os.fspath)
-            plain = json_format.loads(text, parse_constant=lambda _: None)  # there is no NaN in JSON
+            # JSON has no NaN: it becomes null.
+            plain = json_format.loads(text, parse_constant=lambda _: None)
             print(json_format.dumps({**plain, "warnings": self._warned}))
             return
         table = Table(title=printable(title), title_justify="left", title_style="bold", show_header=header, box=None)
         for i, key in enumerate(rows[0]):
             table.add_column(key.replace("_", " "), justify="right" if header and i else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(printable(scq.report.show(value))) for value in row.values()))
+            table.add_row(*(Text(printable(show(value))) for value in row.values()))
         console = Console()
         console.print(table)
         if note:
@@ -172,13 +175,13 @@ class Session:
 
 
 def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command to the app: a function of a `Session`, then of its own options.
+    """Add a function of a `Session` and its own options to the app.
 
-    It also has the options of `Session` that ``shared`` names, and ``--json`` and ``--quiet``.
+    The command also has the options of `Session` that ``shared`` names, and ``--json`` and ``--quiet``.
     """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        own = list(inspect.signature(function).parameters.values())[1:]
         fields = inspect.signature(Session).parameters
         common = [fields[name] for name in (*shared, "json", "quiet")]
 
@@ -195,13 +198,13 @@ def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
 
 def _url_of(path: Path) -> str | None:
-    """The URL that was typed for a path, with the slash that pathlib took from it."""
+    """Return the URL that was typed for a path, with the slash that pathlib removed."""
     url, count = re.subn(r"^([A-Za-z][A-Za-z0-9+.-]+):/", r"\1://", path.as_posix())
     return url if count else None
 
 
 def _may_be_model(path: Path) -> bool:
-    """Whether a file begins as safetensors files do, with the length of a header in JSON, and the header."""
+    """Check whether a file begins like safetensors: eight bytes of length, then JSON."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -209,10 +212,15 @@ def _may_be_model(path: Path) -> bool:
 
 
 def join_lines(lines: Iterable[str]) -> bytes:
-    """The content of a text file."""
+    """Join lines into the content of a text file."""
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def join_csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
-    """A table of numbers and plain names as CSV."""
+    """Format a table of numbers and plain names as CSV."""
     return join_lines(",".join(map(str, row)) for row in (columns, *rows))
+
+
+def load_array(path: Path) -> np.ndarray:
+    """Load an array of any number of dimensions from .npy or .npz, or the rows of another format."""
+    return read_array(path) if path.suffix.lower() in {".npy", ".npz"} else np.asarray(scq.io.open_rows(path))

@@ -1,37 +1,29 @@
-"""Commands that fit encoders: fit, sweep."""
-
-from __future__ import annotations
+"""Commands that fit and measure encoders: fit, sweep, evaluate, report."""
 
 import inspect
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 import scq_gpu as scq
 from scq_gpu._core.bits import code_bytes
-from scq_gpu._core.files import replace_file, replacing
-from scq_gpu.cli._console import Data, Session, command, join_csv, option
-from scq_gpu.cli._measure import Metric, open_task
-from scq_gpu.training.defaults import AIMS, STARTS
+from scq_gpu._core.files import natural_order, replace_file, replacing
+from scq_gpu._core.validate import AP_RULES, METRICS, TIE_RULES
+from scq_gpu.cli._console import Data, Model, Session, command, join_csv, load_array, option, option_name
 
-_ENOUGH = 0.95  # of the best figure: what a recommended code length must reach
-_DEFAULT_BITS = 8, 16, 32, 64, 128, 256
-_FIGURES = "mean_average_precision", "asymmetric_10_at_10", "recall_10_at_10"  # recommended by the first there is
-_OPTION = {"n_components": "--components", "n_init": "--restarts", "max_iter": "--max-iter"} | {
-    name: f"--{name}" for name in ("preserve", "solver", "init", "tol", "ridge", "scale")
-}
-_VARYING = 0.05  # spread of norms from which factors help
+_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+
+Rows = Annotated[list[str], option("Rows to search in; repeat it for several files.", "--data")]
+Metric = Annotated[str, option(f"Metric that defines the nearest rows: {', '.join(METRICS)}.")]
 
 
 def encoders() -> dict[str, type]:
-    """The encoders that can be fitted to rows, by name."""
+    """Return the encoders that can be fitted, by name."""
     public: dict[str, Any] = {name: getattr(scq, name) for name in scq.__all__}
-    found: dict[str, Any] = {
-        name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")
-    }
-    return {name: x for name, x in found.items() if x().__sklearn_tags__().input_tags.two_d_array}  # not to images
+    return {name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")}
 
 
 @command("seed", "overwrite", "name", "device")
@@ -39,19 +31,21 @@ def fit(
     session: Session,
     data: Data,
     output: Annotated[Path, option("The model file, .safetensors.", "--output", "-o")],
-    encoder: Annotated[str, option("Which encoder to fit.", autocompletion=encoders)] = "OgE",
+    encoder: Annotated[str, option("Encoder to fit.", autocompletion=encoders)] = "OgE",
     bits: Annotated[int, option("Length of the codes.", min=1)] = 32,
-    preserve: Annotated[str | None, option(f"{' or '.join(AIMS)}.", show_default=AIMS[0])] = None,
+    preserve: Annotated[str | None, option("neighbors or classes.", show_default="neighbors")] = None,
     components: Annotated[
         str | None, option("Principal components to keep: a number, auto or all.", show_default="auto")
     ] = None,
     ridge: Annotated[str | None, option("A number or auto.", show_default="auto")] = None,
     scale: Annotated[str | None, option("A number or auto.", show_default="auto")] = None,
     solver: Annotated[str | None, option("joint or columnwise.", show_default="joint")] = None,
-    init: Annotated[str | None, option(f"{', '.join(STARTS)}.", show_default="auto")] = None,
-    max_iter: Annotated[int | None, option("Most iterations.", min=1, show_default="auto")] = None,
-    tol: Annotated[float | None, option("Relative fall that ends the fit.", min=0, show_default="1e-4")] = None,
-    restarts: Annotated[int | None, option("Starts; the best is kept.", min=1, show_default="1")] = None,
+    init: Annotated[
+        str | None, option("auto, longer_code, shorter_codes, random, pca, itq.", show_default="auto")
+    ] = None,
+    max_iter: Annotated[int | None, option("Maximum number of iterations.", min=1, show_default="auto")] = None,
+    tol: Annotated[float | None, option("Relative decrease of loss to stop at.", min=0, show_default="1e-4")] = None,
+    restarts: Annotated[int | None, option("Number of starts; the best is kept.", min=1, show_default="1")] = None,
 ) -> None:
     """Learn an encoder from rows."""
     session.check_output(output, [".safetensors"])
@@ -59,7 +53,7 @@ def fit(
     words = {"n_components": components, "ridge": ridge, "scale": scale}
     chosen = {key: value for key, value in given.items() if value is not None}
     chosen |= {key: _number(text, key) for key, text in words.items() if text is not None}
-    learner = make_encoder(session, encoder, bits, chosen)
+    learner = _make_encoder(session, encoder, bits, chosen)
     rows = session.open_rows(data)
     n, d = rows.shape
     session.note(f"fitting {encoder}, {bits} bits, to {n:,} rows of {d:,} {rows.dtype} features")
@@ -67,36 +61,36 @@ def fit(
     learner.fit(rows)
     seconds = time.perf_counter() - started
     learner.save(output)
-    learned = scq.report.encoder_facts(learner)
+    learned = scq.plots.report.encoder_facts(learner)
     names = {"n_iter": "iterations", "converged": "converged", "loss": "loss"}
     facts = {"output": output, "encoder": encoder, "n_bits": bits, "bytes_per_row": learned["bytes_per_row"]}
     facts |= {"rows": n, "n_features": d, "seconds": seconds}
     session.summary("Fitted", facts | {names[key]: value for key, value in learned.items() if key in names})
 
 
-def make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any]) -> Any:
-    """An encoder by name, with the options that it has."""
+def _make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any]) -> Any:
+    """Return an encoder by name, and reject options that it does not have."""
     known = encoders()
     if name not in known:
         raise typer.BadParameter(f"--encoder {name} is not one of {', '.join(known)}")
     has = inspect.signature(known[name]).parameters
     for key in chosen:
         if key not in has:
-            raise typer.BadParameter(f"--encoder {name} has no {_OPTION.get(key, key)}; it takes {', '.join(has)}")
+            raise typer.BadParameter(f"--encoder {name} has no {option_name(key)}; it takes {', '.join(has)}")
     rest = {"device": session.check_device(), "random_state": session.seed, "verbose": not session.quiet}
     return known[name](n_bits=bits, **chosen, **{key: value for key, value in rest.items() if key in has})
 
 
 def _number(text: str, option: str) -> Any:
-    """A number, or one of a few words."""
+    """Parse the value of an option: a number or one of a few words."""
     words = {"auto": "auto", "all": None} if option == "n_components" else {"auto": "auto"}
     if text in words:
         return words[text]
     try:
         return int(text) if option == "n_components" else float(text)
     except ValueError as error:
-        named = "--components" if option == "n_components" else f"--{option}"
-        raise typer.BadParameter(f"{named} {text} is neither a number nor {' nor '.join(words)}") from error
+        known = " nor ".join(words)
+        raise typer.BadParameter(f"{option_name(option)} {text} is neither a number nor {known}") from error
 
 
 @command("labels", "queries", "query_labels", "n_queries", "seed", "overwrite", "name", "device")
@@ -107,24 +101,26 @@ def sweep(
         str | None, option("Lengths, such as 16,32,64.", show_default="8 to 256, up to half the features")
     ] = None,
     encoder: Annotated[
-        list[str] | None, option("Which encoder; repeat it to compare.", show_default="OgE", autocompletion=encoders)
+        list[str] | None, option("Encoder; repeat it to compare.", show_default="OgE", autocompletion=encoders)
     ] = None,
     methods: Annotated[str | None, option("Encoders to compare, such as OgE,ITQ,LSH.")] = None,
-    preserve: Annotated[str | None, option(f"For OgE and OnE: {' or '.join(AIMS)}.", show_default=AIMS[0])] = None,
+    preserve: Annotated[str | None, option("For OgE and OnE: neighbors or classes.", show_default="neighbors")] = None,
     solver: Annotated[str | None, option("For OgE and OnE: joint or columnwise.", show_default="joint")] = None,
     metric: Metric = "l2",
     output: Annotated[Path | None, option("Also write the table, .csv.", "--output", "-o")] = None,
     plot: Annotated[Path | None, option("Also draw the figure, .png or .svg.")] = None,
 ) -> None:
-    """Say which encoder, and how many bits, are enough: fit several lengths, measure."""
+    """Fit several encoders and code lengths, measure them, recommend one."""
     session.check_output(output, [".csv"])
     session.check_output(plot, [".png", ".svg"])
     given = None if bits is None else _lengths(bits)
     names = [*(encoder or []), *(part.strip() for part in (methods or "").split(",") if part.strip())] or ["OgE"]
-    learners = {name: make_encoder(session, name, 1, _aim(name, preserve, solver)) for name in names}
-    task = open_task(session, data, metric=metric)
+    aim = {key: value for key, value in (("preserve", preserve), ("solver", solver)) if value is not None}
+    # Baselines have neither of these options.
+    learners = {name: _make_encoder(session, name, 1, aim if name in ("OgE", "OnE") else {}) for name in names}
+    task = _open_task(session, data, metric=metric)
     d = task.X.shape[1]
-    lengths = given or [b for b in _DEFAULT_BITS if b <= d // 2] or [max(1, d // 2)]
+    lengths = given or [b for b in (8, 16, 32, 64, 128, 256) if b <= d // 2] or [max(1, d // 2)]
     table = []
     for name, learner in learners.items():
         session.note(f"fitting {name} with {', '.join(map(str, lengths))} bits to {task.n:,} rows")
@@ -132,50 +128,39 @@ def sweep(
         for fitted, seconds in zip(found.encoders, found.seconds, strict=True):
             row = {"encoder": name, "n_bits": fitted.n_bits, "bytes": code_bytes(fitted.n_bits)}
             table.append({**row, **task.measure(fitted), "fit_seconds": seconds})
-    figure = next(name for name in _FIGURES if all(name in row for row in table))
-    advice = _recommend(table, figure, task.norm_spread)
+    metrics = "mean_average_precision", "asymmetric_10_at_10", "recall_10_at_10"
+    best_by = next(name for name in metrics if all(name in row for row in table))
+    advice = _recommend(table, best_by, task.norm_spread)
     columns = list(dict.fromkeys(key for row in table for key in row))
     table = [{key: row.get(key) for key in columns} for row in table]
     if output is not None:
         replace_file(output, join_csv(columns, (row.values() for row in table)))
     if plot is not None:
-        _draw(plot, table, figure)
-    facts = {"queries": task.n_queries, "database": len(task.database_rows), "metric": figure, "results": table}
+        curves = {name: [row for row in table if row["encoder"] == name] for name in learners}
+        figure = scq.plots.bits_curve(curves, metric=best_by).figure
+        with replacing(plot) as file:
+            figure.savefig(file, format=plot.suffix[1:], dpi=150)
+    facts = {"queries": task.n_queries, "database": len(task.database_rows), "metric": best_by, "results": table}
     session.table("Bits against quality", table, facts | advice, note=advice["advice"])
 
 
-def _aim(name: str, preserve: str | None, solver: str | None) -> dict[str, Any]:
-    """What of these options an encoder has: OgE and OnE do, the baselines do not."""
-    has = inspect.signature(encoders().get(name, object)).parameters if name in encoders() else {}
-    given = {"preserve": preserve, "solver": solver}
-    return {key: value for key, value in given.items() if value is not None and key in has}
-
-
-def _recommend(table: list[dict[str, Any]], figure: str, norm_spread: float = 0.0) -> dict[str, Any]:
-    """The fewest bits, of whichever encoder, that come close to the best figure."""
-    best = max(table, key=lambda row: row[figure])
-    enough = [row for row in table if row[figure] >= _ENOUGH * best[figure]]
-    choice = min(enough, key=lambda row: (row["n_bits"], -row[figure]))
+def _recommend(table: list[dict[str, Any]], metric: str, norm_spread: float = 0.0) -> dict[str, Any]:
+    """Recommend the fewest bits, of any encoder, that reach 95 % of the best value."""
+    best = max(table, key=lambda row: row[metric])
+    good = [row for row in table if row[metric] >= 0.95 * best[metric]]
+    choice = min(good, key=lambda row: (row["n_bits"], -row[metric]))
     advice = (
         f"Recommended: {choice['encoder']} with {choice['n_bits']} bits ({choice['bytes']} bytes per row): the fewest "
-        f"bits that reach {_ENOUGH:.0%} of the best {figure.replace('_', ' ')}, "
-        f"{best[figure]:.3f} by {best['encoder']} with {best['n_bits']} bits."
+        f"bits that reach 95% of the best {metric.replace('_', ' ')}, "
+        f"{best[metric]:.3f} by {best['encoder']} with {best['n_bits']} bits."
     )
-    if norm_spread > _VARYING:
+    # Factors store the norm of each row, so they help where norms vary.
+    if norm_spread > 0.05:
         advice += (
             f" The rows' distances from their mean vary by {norm_spread:.0%}: four bytes more per row "
             "(encode with factors=True) will improve asymmetric search."
         )
     return {"recommended": {key: choice[key] for key in ("encoder", "n_bits")}, "advice": advice}
-
-
-def _draw(path: Path, table: list[dict[str, Any]], metric: str) -> None:
-    curves: dict[str, list[dict[str, Any]]] = {}
-    for row in table:
-        curves.setdefault(row["encoder"], []).append(row)
-    figure = scq.plots.bits_curve(curves, metric=metric).figure
-    with replacing(path) as file:
-        figure.savefig(file, format=path.suffix[1:], dpi=150)
 
 
 def _lengths(text: str) -> list[int]:
@@ -186,3 +171,132 @@ def _lengths(text: str) -> list[int]:
     if lengths[0] < 1:
         raise typer.BadParameter(f"--bits {text} is not a list of lengths; write it as 16,32,64")
     return lengths
+
+
+@command("labels", "queries", "query_labels", "n_queries", "seed", "name", "device")
+def evaluate(
+    session: Session,
+    model: Model,
+    data: Rows,
+    k: Annotated[int, option("Number of answers of precision_at_k.", "-k", min=1)] = 1000,
+    radius: Annotated[int, option("Hamming radius of precision_at_radius.", min=0)] = 2,
+    ap: Annotated[str, option(f"Rule of average precision: {', '.join(AP_RULES)}.")] = "standard",
+    ties: Annotated[str, option(f"Order inside ties: {', '.join(TIE_RULES)}.")] = "database",
+    metric: Metric = "l2",
+) -> None:
+    """Measure the quality of the answers.
+
+    Shares of each query's 10 nearest rows found by codes (recall), by float queries against the codes (asymmetric) and
+    after 40 or 160 candidates are re-ranked by their floats (rescored). With labels, also precision by label.
+    """
+    for rule, value, choices in (("ap", ap, AP_RULES), ("ties", ties, TIE_RULES), ("metric", metric, METRICS)):
+        if value not in choices:
+            raise typer.BadParameter(f"--{rule} {value} is not one of {', '.join(choices)}")
+    encoder = session.open_model(model)
+    task = _open_task(session, data, metric=metric)
+    session.note(f"{task.n_queries:,} queries in {len(task.database_rows):,} rows")
+    facts = {"encoder": type(encoder).__name__, "n_bits": encoder.n_bits, "queries": task.n_queries}
+    measured = task.measure(encoder, k=k, radius=radius, ap=ap, ties=ties)
+    session.facts("Evaluation", facts | {"database": len(task.database_rows)} | measured)
+
+
+@command("labels", "n_queries", "seed", "overwrite", "name", "device")
+def report(
+    session: Session,
+    model: Model,
+    data: Rows,
+    output: Annotated[Path, option("The page, .html.", "--output", "-o")] = Path("report.html"),
+    images: Annotated[
+        Path | None, option("Pictures of the rows: .npy (n, height, width[, 3]) or a folder of files.")
+    ] = None,
+    fast: Annotated[bool, option("Skip the figures that need other encoders fitted.", "--fast")] = False,
+) -> None:
+    """Write an HTML report about a model: figures, facts, a gallery.
+
+    The report is one file that needs no network. Its queries are drawn from the data at random.
+    """
+    session.check_output(output, [".html"])
+    encoder = session.open_model(model)
+    rows = session.open_rows(data)
+    labels = _read_labels(session.labels)[0]
+    _check_labels(labels, "--labels", session.labels, rows, "the data")
+    session.note(f"measuring {model.name} on {rows.shape[0]:,} rows")
+    numbers = scq.write_report(
+        output,
+        encoder,
+        rows,
+        labels=labels,
+        images=None if images is None else _read_images(images),
+        n_queries=session.n_queries,
+        refit=not fast,
+        random_state=session.seed,
+        name=model.name,
+    )
+    session.summary("Report", {"output": output, **numbers, "bytes": output.stat().st_size})
+
+
+def _read_images(path: Path) -> Any:
+    """Load an array of images, or list the image files of a folder in the natural order of their names."""
+    if not path.is_dir():
+        return load_array(path)
+    found = [p for p in path.iterdir() if p.suffix.lower() in _IMAGES and not p.name.startswith(".")]
+    if not found:
+        raise ValueError(f"{path} is a folder without images ({', '.join(sorted(_IMAGES))})")
+    return sorted(found, key=natural_order)
+
+
+def _open_task(session: Session, data: list[str], *, metric: str = "l2") -> Any:
+    """Open rows, queries and labels as a `RetrievalTask`."""
+    y, y_query = _read_labels(session.labels, session.query_labels)
+    rows = session.open_rows(data)
+    queries = session.open_rows(session.queries) if session.queries else None
+    if queries is None and y_query is not None:
+        raise ValueError(f"--query-labels {session.query_labels} was given, but not --queries, whose labels they are")
+    if queries is not None and (y is None) != (y_query is None):
+        given, missing = ("--labels", "--query-labels") if y_query is None else ("--query-labels", "--labels")
+        raise ValueError(f"{given} was given, but not {missing}; right answers need the labels of both")
+    _check_labels(y, "--labels", session.labels, rows, "the data")
+    _check_labels(y_query, "--query-labels", session.query_labels, queries, "--queries")
+    return scq.metrics.evaluation.RetrievalTask(
+        rows,
+        y,
+        X_query=queries,
+        query_labels=y_query,
+        metric=metric,
+        n_queries=session.n_queries,
+        device=session.device,
+        random_state=session.seed,
+    )
+
+
+def _check_labels(y: np.ndarray | None, option: str, path: Path | None, rows: Any, of: str) -> None:
+    """Reject labels that are not one per row, in terms of the options."""
+    if y is not None and len(y) != rows.shape[0]:
+        raise ValueError(
+            f"{option} {path} holds {len(y):,} labels, and {of} {rows.shape[0]:,} rows ({rows.label}); one per row is "
+            "expected"
+        )
+
+
+def _read_labels(*paths: Path | None) -> list[np.ndarray | None]:
+    """Read labels from each file: integers, or 0/1 in columns. Words get the same numbers in all files."""
+    labels = [None if path is None else _read_label_file(path) for path in paths]
+    given = [y for y in labels if y is not None]
+    if any(y.dtype.kind in "US" for y in given):
+        known = np.unique(np.concatenate([y.astype(str) for y in given]))
+        return [None if y is None else np.searchsorted(known, y.astype(str)) for y in labels]
+    return labels
+
+
+def _read_label_file(path: Path) -> np.ndarray:
+    if path.suffix.lower() not in {".txt", ".csv", ".labels"}:
+        labels = load_array(path)
+        return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    lines = np.array(path.read_text(encoding="utf-8").split("\n"), dtype=str)
+    lines = np.char.strip(lines[:-1] if lines[-1] == "" else lines)
+    if not len(lines) or (lines == "").any():
+        raise ValueError(f"{path} has an empty line {1 + int(np.argmax(lines == ''))}; one label per line is expected")
+    try:
+        return lines.astype(np.int64)
+    except ValueError:
+        return lines

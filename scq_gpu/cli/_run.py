@@ -1,6 +1,4 @@
-"""Every way a command can end: what is printed, and the exit code."""
-
-from __future__ import annotations
+"""Run a command and turn every way it can end into a message and an exit code."""
 
 import contextlib
 import errno
@@ -12,13 +10,14 @@ from typing import Any
 
 import typer
 
-from scq_gpu.cli import _learn, _machine, _measure, _plan, _use  # noqa: F401 - they add their commands to the app
-from scq_gpu.cli._console import Lacking, app, say
+# Importing these modules adds their commands to the app.
+from scq_gpu.cli import _learn, _machine, _use  # noqa: F401
+from scq_gpu.cli._console import Lacking, app, option_name, say
 
-BAD_DATA, BAD_USAGE, LACKING, CANNOT_WRITE, INTERRUPTED, NO_READER = 1, 2, 3, 4, 130, 141
-_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's, or that of the click inside newer typers
+# The base class is click's, or that of the click inside newer versions of typer.
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
-_ORDER = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "plan", "info", "demo"]
+_ORDER = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "info", "demo"]
 
 app.registered_commands.sort(key=lambda command: _ORDER.index(str(command.name)))
 
@@ -28,62 +27,58 @@ def run(arguments: list[str]) -> int:
     with warnings.catch_warnings():
         try:
             code = app(args=arguments, prog_name="scq-gpu", standalone_mode=False)
-            if code == INTERRUPTED:  # newer typers return it, older ones raise Abort
+            # Newer versions of typer return the code of an interrupt, older ones raise Abort.
+            if code == 130:
                 raise KeyboardInterrupt
             sys.stdout.flush()
             return code if isinstance(code, int) else 0
         except (KeyboardInterrupt, typer.Abort):
             say("interrupted")
-            return INTERRUPTED
+            return 130
         except (BrokenPipeError, SystemExit) as error:
             if not isinstance(error.__context__ or error, BrokenPipeError):
                 raise
+            # Nobody reads standard output: the code of a shell for SIGPIPE.
             _drop_output()
-            return NO_READER
+            return 141
         except Exception as error:
-            if sys.flags.dev_mode:  # python -X dev -m scq_gpu.cli ... shows where it happened
+            # python -X dev -m scq_gpu.cli ... shows the traceback.
+            if sys.flags.dev_mode:
                 raise
             return _explain(error)
 
 
-_OPTIONS = {
-    "n_bits": "--bits",
-    "n_components": "--components",
-    "n_init": "--restarts",
-    "random_state": "--seed",
-    "out": "--output",
-    "bits": "--bits",
-    **{
-        name: f"--{name.replace('_', '-')}"
-        for name in ("on_invalid", "id_column", "query_labels", "n_queries", "max_iter")
-    },
-    **{name: f"--{name}" for name in ("ap", "ties", "metric", "ridge", "scale", "solver", "init", "tol", "preserve")},
-    **{name: f"--{name}" for name in ("device", "name", "workers", "overwrite", "labels", "radius")},
-}
-"""What the library's parameters are called on the command line."""
-_WITH_VALUE = re.compile(rf"(?<![\w.-])({'|'.join(_OPTIONS)})=")
-_ALONE = re.compile(
-    r"(?<![\w.-])(n_bits|n_components|n_init|random_state|on_invalid|id_column|query_labels|n_queries)\b"
+# Parameters of the library that may stand in its messages: as ``name=value``, or alone.
+_ALONE = "n_bits|n_components|n_init|random_state|on_invalid|id_column|query_labels|n_queries"
+_WITH_VALUE = (
+    f"{_ALONE}|out|bits|max_iter|ap|ties|metric|ridge|scale|solver|init|tol|preserve|device|name|workers|overwrite"
+    "|labels|radius"
 )
 
 
 def in_options(message: str) -> str:
-    """A message of the library in the words of the command line: ``--bits 9`` for ``n_bits=9``."""
-    message = _WITH_VALUE.sub(lambda match: f"{_OPTIONS[match[1]]} ", message)
-    return _ALONE.sub(lambda match: _OPTIONS[match[1]], message)
+    """Rewrite a message of the library with command-line names: ``--bits 9`` for ``n_bits=9``."""
+    # scikit-learn's words for a parameter, and its value at the end
+    message = re.sub(
+        rf"^The '({_WITH_VALUE})' parameter of \w+ (.*?)\.? Got (.*) instead\.$",
+        lambda match: f"{option_name(match[1])} {match[3]} {match[2]}",
+        message,
+    )
+    message = re.sub(rf"(?<![\w.-])({_WITH_VALUE})=", lambda match: f"{option_name(match[1])} ", message)
+    return re.sub(rf"(?<![\w.-])({_ALONE})\b", lambda match: option_name(match[1]), message)
 
 
 def _explain(error: Exception) -> int:
-    """Say in one line what went wrong, and return the exit code; what nobody foresaw is raised again."""
-    message, code = in_options(str(error)), BAD_DATA
+    """Print an error as one line and return its exit code, as the help explains it; re-raise unexpected errors."""
+    message, code = in_options(str(error)), 1
     if isinstance(error, _USAGE_ERROR):
         context = getattr(error, "ctx", None)
         command = "scq-gpu" if context is None else context.command_path
-        message, code = f"{in_options(error.format_message())} (see {command} --help)", BAD_USAGE
+        message, code = f"{in_options(error.format_message())} (see {command} --help)", 2
     elif isinstance(error, Lacking | ImportError):
-        code = LACKING
+        code = 3
     elif isinstance(error, OSError) and error.errno in _DISK:
-        message, code = f"the system refuses: {error}", CANNOT_WRITE
+        message, code = f"the system refuses: {error}", 4
         _drop_output()
     elif isinstance(error, MemoryError):
         message = f"not enough memory{': ' if str(error) else ''}{error}"
@@ -94,6 +89,6 @@ def _explain(error: Exception) -> int:
 
 
 def _drop_output() -> None:
-    """Nobody can take what is still buffered for standard output; it must not fail once more at exit."""
+    """Discard buffered standard output, which would fail again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,34 +1,29 @@
 """Commands that use an encoder: encode, search, export."""
 
-from __future__ import annotations
-
 import contextlib
-import io
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 import typer
 from tqdm import tqdm
 
 import scq_gpu as scq
-from scq_gpu._core.arrays import to_host
+from scq_gpu._core.arrays import row_slices, to_device, to_host
 from scq_gpu._core.bits import code_bytes
-from scq_gpu._core.devices import to_device
-from scq_gpu._core.files import replace_file
-from scq_gpu.cli._arrays import load_array
-from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, option
-from scq_gpu.io.code_files import encode_rows
+from scq_gpu._core.files import replace_file, replacing
+from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, load_array, option
+from scq_gpu.io.code_files import encode_to_file
 from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
+from scq_gpu.rows.sources import RowSource, memory_map
 from scq_gpu.search import index_file
 
-_RESCORED = 10  # answers looked at by their floats, for each one wanted
-_SHOWN = 10  # queries printed
+_RESCORED = 10  # candidates re-ranked by their floats, per answer
 _PAIRS = 1 << 30  # queries times codes between two steps of the progress bar
 _MODEL_EXPORTS = ("onnx", "faiss")
 _FORMATS_HELP = f"For a model: {', '.join(_MODEL_EXPORTS)}. For codes: {', '.join(FORMATS)}."
@@ -47,7 +42,7 @@ def encode(
     ] = None,
     workers: Annotated[int, option("Processes that read and encode.", min=1)] = 1,
     resume: Annotated[
-        bool, option("When stopped, keep what is done (OUTPUT.partial); run again to go on.", "--resume")
+        bool, option("When stopped, keep finished codes (OUTPUT.partial); run again to resume.", "--resume")
     ] = False,
     on_invalid: Annotated[
         str, option("Rows with NaN or inf: raise, skip or zero; OUTPUT.invalid.npy lists them.", "--on-invalid")
@@ -61,7 +56,7 @@ def encode(
     session.note(f"encoding {n:,} rows of {d:,} {rows.dtype} features to {encoder.n_bits} bits")
     started = time.perf_counter()
     with contextlib.nullcontext() if resume else _no_partial(output):
-        done = encode_rows(
+        done = encode_to_file(
             encoder,
             rows,
             output,
@@ -84,7 +79,7 @@ def encode(
 
 @contextlib.contextmanager
 def _no_partial(output: Path) -> Iterator[None]:
-    """Remove what a failed run leaves, unless an earlier one left it there to go on from."""
+    """Remove the partial files of a failed run, unless an earlier run left them to resume from."""
     left = [output.with_name(f"{output.name}{ending}") for ending in (".partial", ".partial.json", ".partial.invalid")]
     ours = not any(path.exists() for path in left)
     try:
@@ -112,44 +107,37 @@ def search(
         bool, option("Compare projections of the queries, not their bits, with the codes.", "--asymmetric")
     ] = False,
     rescore: Annotated[
-        str | None, option(f"The rows behind the codes: order {_RESCORED} k answers by their floats.")
+        str | None, option(f"Rows behind the codes: re-rank {_RESCORED} k candidates by their floats.")
     ] = None,
 ) -> None:
     """Find the codes nearest to each query."""
     session.check_output(output, _ANSWERS)
     encoder = session.open_model(model)
     index, names = _open_index(codes, encoder.n_bits, session.device)
-    rows = session.open_rows(queries)
-    floats = None if rescore is None else np.asarray(session.open_rows([rescore]))
-    if floats is not None and len(floats) != len(index):
+    X = np.asarray(session.open_rows(queries))
+    floats = None if rescore is None else session.open_rows([rescore])
+    if floats is not None and floats.shape[0] != len(index):
         raise ValueError(
-            f"--rescore {rescore} holds {len(floats):,} rows and {codes} {len(index):,} codes; they must match"
+            f"--rescore {rescore} holds {floats.shape[0]:,} rows and {codes} {len(index):,} codes; they must match"
         )
-    wanted = min(k if floats is None else _RESCORED * k, len(index))
-
-    def find(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if asymmetric:
-            distances, ids = scq.asymmetric_search(encoder, X, index, wanted)
-        else:
-            distances, ids = index.search(to_device(to_host(encoder.encode(X)), session.device), wanted)
-        if floats is not None:
-            distances, ids = scq.rescore(X, floats, to_host(ids), k=min(k, len(index)))
-        return to_host(distances), to_host(ids)
-
+    found = min(k if floats is None else _RESCORED * k, len(index))
     started = time.perf_counter()
-    distances, ids = _in_parts(find, np.asarray(rows), step=max(1, _PAIRS // len(index)), quiet=session.quiet)
+    distances, ids = _search(session, index, encoder, X, found, asymmetric=asymmetric)
+    if floats is not None:
+        distances, ids = _rescore(X, floats, ids, k=min(k, len(index)))
     seconds = time.perf_counter() - started
-    if names is not None:  # what was found are rows of the table
+    # A table names its rows.
+    if names is not None:
         ids = names[ids]
     facts: dict[str, Any] = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
     if output is not None:
-        replace_file(output, _ANSWERS[output.suffix.lower()](distances, ids))
+        with replacing(output) as file:
+            _ANSWERS[output.suffix.lower()](file, distances, ids)
         session.summary("Searched", {"output": output, **facts})
         return
-    answers = zip(ids[:_SHOWN], distances[:_SHOWN], strict=True)
     shown = [
         {"query": q} | {str(rank): f"{i} ({d:g})" for rank, (i, d) in enumerate(zip(*pair, strict=True), start=1)}
-        for q, pair in enumerate(answers)
+        for q, pair in enumerate(zip(ids[:10], distances[:10], strict=True))
     ]
     more = len(ids) - len(shown)
     note = f"and {more:,} queries more: -o FILE writes all" if more else ""
@@ -158,16 +146,13 @@ def search(
 
 
 def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.ndarray | None]:
-    """Codes to search, of an index file or as ``scq-gpu encode`` writes them; with a table's, the ids of its rows."""
+    """Open codes or an index file to search, and the ids of the rows of a table."""
     if path.suffix != ".safetensors":
-        names = None
-        if path.suffix in TABLES:
-            names = scq.io.read_codes(path)[1]
-            names = names if names is None or names.dtype.kind != "O" else names.astype(str)
-        return scq.HammingIndex(to_device(_open_codes(path, n_bits), device), n_bits), names
+        codes, names = _open_codes(path, n_bits)
+        return scq.HammingIndex(to_device(codes, device), n_bits), names
     if index_file.format_of(path) == "scq_gpu-model":
         raise typer.BadParameter(
-            f"{path} is a model, where codes are wanted: the model comes first, then codes, then queries"
+            f"{path} is a model, where codes are expected: the model comes first, then codes, then queries"
         )
     index = scq.HammingIndex.load(path, device=device)
     if index.n_bits != n_bits:
@@ -175,45 +160,56 @@ def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.nd
     return index, None
 
 
-def _in_parts(
-    find: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], X: np.ndarray, *, step: int, quiet: bool
+def _search(
+    session: Session, index: Any, encoder: Any, X: np.ndarray, k: int, *, asymmetric: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Answers to some queries at a time, behind a bar."""
+    """Search batches of queries behind a progress bar."""
     found = []
-    with tqdm(total=len(X), desc="search", unit=" rows", unit_scale=True, disable=quiet or None) as bar:
-        for start in range(0, len(X), step):
-            found.append(find(X[start : start + step]))
+    with tqdm(total=len(X), desc="search", unit=" rows", unit_scale=True, disable=session.quiet or None) as bar:
+        for part in row_slices(len(X), max(1, _PAIRS // len(index))):
+            if asymmetric:
+                pair = index.search_asymmetric(encoder, X[part], k)
+            else:
+                pair = index.search(to_device(to_host(encoder.encode(X[part])), session.device), k)
+            found.append([to_host(x) for x in pair])
             bar.update(len(found[-1][1]))
-    distances, ids = zip(*found, strict=True)
-    return np.concatenate(distances), np.concatenate(ids)
+    distances, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return distances, ids
 
 
-def _array_bytes(save: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray) -> bytes:
-    """What `numpy.save` or `numpy.savez` writes."""
-    buffer = io.BytesIO()
-    save(buffer, *arrays, **named)
-    return buffer.getvalue()
+def _rescore(X: np.ndarray, floats: RowSource, ids: np.ndarray, *, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Re-rank candidates by their floats, without reading the other rows into memory."""
+    mapped = memory_map(floats.label) if Path(floats.label).is_file() else None
+    if mapped is not None:
+        return scq.rescore(X, mapped, ids, k=k)
+    # Formats that cannot be mapped are read once, in blocks, of which the candidates are kept.
+    rows, numbers = np.unique(ids, return_inverse=True)
+    step = max(1, (32 << 20) // (floats.shape[1] * floats.dtype.itemsize))
+    kept = [block[rows[rows // step == i] - i * step] for i, block in enumerate(floats.blocks(step))]
+    distances, best = scq.rescore(X, np.concatenate(kept), numbers.reshape(ids.shape), k=k)
+    return distances, rows[best]
 
 
-def _csv(distances: np.ndarray, ids: np.ndarray) -> bytes:
+def _write_csv(file: IO[bytes], distances: np.ndarray, ids: np.ndarray) -> None:
     queries, ranks = np.indices(ids.shape)
     columns: list[list[Any]] = [x.ravel().tolist() for x in (queries, ranks, ids, distances)]
-    if ids.dtype.kind == "U":  # names may hold commas and quotes
+    # Names may hold commas and quotes.
+    if ids.dtype.kind == "U":
         columns[2] = ['"' + name.replace('"', '""') + '"' for name in columns[2]]
-    return join_csv(["query", "rank", "id", "distance"], zip(*columns, strict=True))
+    file.write(join_csv(["query", "rank", "id", "distance"], zip(*columns, strict=True)))
 
 
-def _jsonl(distances: np.ndarray, ids: np.ndarray) -> bytes:
+def _write_jsonl(file: IO[bytes], distances: np.ndarray, ids: np.ndarray) -> None:
     answers = enumerate(zip(ids.tolist(), distances.tolist(), strict=True))
-    return join_lines(json.dumps({"query": q, "ids": found, "distances": far}) for q, (found, far) in answers)
+    file.write(join_lines(json.dumps({"query": q, "ids": found, "distances": far}) for q, (found, far) in answers))
 
 
-_ANSWERS: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
-    ".npz": lambda distances, ids: _array_bytes(np.savez, distances=distances, ids=ids),
-    ".csv": _csv,
-    ".jsonl": _jsonl,
+# Writers of all answers: arrays, one line per answer, or one line per query.
+_ANSWERS: dict[str, Callable[[IO[bytes], np.ndarray, np.ndarray], None]] = {
+    ".npz": lambda file, distances, ids: np.savez(file, distances=distances, ids=ids),
+    ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
 }
-"""Results of a search as the content of a file: arrays, one line per answer, or one line per query."""
 
 
 @command("overwrite")
@@ -228,10 +224,21 @@ def export(
 ) -> None:
     """Write a model or codes for other software."""
     session.check_output(output)
-    is_model = source.suffix == ".safetensors"
-    content = _export_model(source, to) if is_model else _export_codes(session, source, bits, to, output)
-    replace_file(output, content)
-    session.summary("Exported", {"output": output, "format": to, "bytes": len(content)})
+    if source.suffix == ".safetensors":
+        replace_file(output, _export_model(source, to))
+    else:
+        if to not in FORMATS:
+            raise typer.BadParameter(f"codes can be exported to {', '.join(FORMATS)}, not to {to!r}")
+        codes, _ = _open_codes(source, bits)
+        converted = scq.convert(codes, bits or 8 * codes.shape[1], to=to)
+        strings = isinstance(converted, list) or converted.dtype.kind == "U"
+        session.check_output(output, [".txt" if strings else ".npy"])
+        with replacing(output) as file:
+            if strings:
+                file.write(join_lines(converted))
+            else:
+                np.save(file, converted)
+    session.summary("Exported", {"output": output, "format": to, "bytes": output.stat().st_size})
 
 
 def _export_model(path: Path, to: str) -> bytes:
@@ -249,26 +256,20 @@ def _export_model(path: Path, to: str) -> bytes:
     return content.tobytes()
 
 
-def _export_codes(session: Session, path: Path, bits: int | None, to: str, output: Path) -> bytes:
-    if to not in FORMATS:
-        raise typer.BadParameter(f"codes can be exported to {', '.join(FORMATS)}, not to {to!r}")
-    codes = _open_codes(path, bits)
-    converted = scq.convert(codes, bits or 8 * codes.shape[1], to=to)
-    strings = isinstance(converted, list) or converted.dtype.kind == "U"
-    session.check_output(output, [".txt" if strings else ".npy"])
-    return join_lines(converted) if strings else _array_bytes(np.save, converted)
+def _open_codes(path: Path, n_bits: int | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Open the codes that ``scq-gpu encode`` wrote, memory-mapped where possible, and the ids of a table.
 
-
-def _open_codes(path: Path, n_bits: int | None) -> np.ndarray:
-    """Codes that ``scq-gpu encode`` wrote, left on disk until they are used; None means all bits of their bytes."""
-    if path.suffix not in (".npy", ".bin", *TABLES):
-        known = ", ".join([".npy", ".bin", *TABLES])
-        raise ValueError(f"{path} has the ending {path.suffix!r}; codes are {known} or an index (.safetensors)")
+    None for ``n_bits`` means all bits of their bytes.
+    """
+    known = ".npy", ".bin", *TABLES
+    if path.suffix not in known:
+        listed = ", ".join(known)
+        raise ValueError(f"{path} has the ending {path.suffix!r}; codes are {listed} or an index (.safetensors)")
     if path.suffix in TABLES:
-        codes, _, made_for = read_table(path)
+        codes, names, made_for = read_table(path)
         if n_bits not in (None, made_for):
-            raise ValueError(f"{path} holds codes of {made_for} bits, and {n_bits} are wanted")
-        return codes
+            raise ValueError(f"{path} holds codes of {made_for} bits, and {n_bits} are expected")
+        return codes, names if names is None or names.dtype.kind != "O" else names.astype(str)
     if path.suffix == ".npy":
         codes = load_array(path)
         n_bits = n_bits or 8 * max(1, codes.shape[1] if codes.ndim == 2 else 1)
@@ -278,10 +279,10 @@ def _open_codes(path: Path, n_bits: int | None) -> np.ndarray:
                 f"{path} holds {codes.dtype} of shape {codes.shape}; codes of {n_bits} bits are uint8 (n, {width}), as "
                 "`scq-gpu encode` writes them, and come before the queries"
             )
-        return codes
+        return codes, None
     if n_bits is None:
         raise ValueError(f"{path} does not say how long its codes are; pass --bits")
     size, width = path.stat().st_size, code_bytes(n_bits)
     if not size or size % width:
         raise ValueError(f"{path} has {size} bytes, which is no number of codes of {width} bytes ({n_bits} bits)")
-    return np.memmap(path, dtype=np.uint8, mode="r", shape=(size // width, width))
+    return np.memmap(path, dtype=np.uint8, mode="r", shape=(size // width, width)), None

@@ -1,62 +1,109 @@
-"""What every encoder is: an estimator that learns from rows, encodes them, and goes into a model file and back."""
+"""Base classes of encoders: estimators that learn from rows, encode them, and go into a model file and back."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import functools
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, Self, overload
+from collections.abc import Callable, Iterable, Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
-from scq_gpu._core.arrays import Array, from_host, like, namespace, quiet_floats, to_host
-from scq_gpu._core.bits import code_bytes, pack_bits, signs
-from scq_gpu._core.devices import linalg_errors, on_device_of, to_device, usable_device
+from scq_gpu._core.arrays import (
+    Array,
+    from_host,
+    generator,
+    is_dask,
+    like,
+    linalg_errors,
+    namespace,
+    on_device_of,
+    quiet_floats,
+    signs,
+    to_device,
+    to_host,
+    usable_device,
+)
+from scq_gpu._core.bits import code_bytes, pack_bits
 from scq_gpu._core.factors import FACTOR_BYTES, join_factors
 from scq_gpu._core.files import replace_file
-from scq_gpu._core.invalid import ON_INVALID, InvalidRowsWarning, settle_codes
-from scq_gpu._core.threads import blas_in_one_thread
-from scq_gpu._core.validate import check_choice, check_integer, check_out
-from scq_gpu._core.warn import warn_caller
+from scq_gpu._core.machine import blas_in_one_thread
+from scq_gpu._core.messages import warn_caller
+from scq_gpu._core.validate import ON_INVALID, InvalidRowsWarning, check_choice, check_integer, check_out, settle_codes
 from scq_gpu.encoders.stored import check_stored
-from scq_gpu.io import faiss_index, onnx_model, torch_module
+from scq_gpu.io import exports, faiss_index
 from scq_gpu.io.models import ModelFileError, read_model, write_model
-from scq_gpu.kernels.encode import encode_rows, lay_out
-from scq_gpu.kernels.engines import encode_engine
-from scq_gpu.rows.filled import FilledRows
-from scq_gpu.rows.inputs import InputRows, as_rows
-from scq_gpu.rows.passes import Rows
-from scq_gpu.rows.streamed import SampledRows, sample_blocks
+from scq_gpu.rows.blocks import Rows, SampledRows, as_rows, sample_blocks
+from scq_gpu.rows.changed import fill_rows
+from scq_gpu.rows.distributed import DaskRows
 from scq_gpu.search.scoring import row_factors, unit_map
-from scq_gpu.training.linalg import generator
 
 _ENCODERS: dict[str, type[Encoder]] = {}
 
 
+def rows_of(X: Any, *, device: str | None, min_rows: int = 1) -> Rows | DaskRows:
+    """Convert user input to rows, those of a Dask array included."""
+    if is_dask(X):
+        return DaskRows(X, device=device, min_rows=max(1, min_rows))
+    return as_rows(X, device=device, min_rows=min_rows)
+
+
+class _Numbers(Interval):
+    """An interval that rejects True, which scikit-learn takes for 1, and infinity."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return not isinstance(val, bool) and super().is_satisfied_by(val) and math.isfinite(val)
+
+
+POSITIVE_INTEGER = [_Numbers(Integral, 1, None, closed="left")]
+
+
+def real(minimum: float, *, strict: bool = False) -> list[Interval]:
+    """Make the constraint of a finite float of at least (or, if strict, above) ``minimum``."""
+    return [_Numbers(Real, minimum, None, closed="neither" if strict else "left")]
+
+
+def one_of(choices: Iterable[str]) -> list[StrOptions]:
+    """Make the constraint of a string among choices, which an error lists in their order."""
+    return [StrOptions(dict.fromkeys(choices).keys())]
+
+
 class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of encoders: a subclass says how it learns from rows (`_learn`) and what bits it gives a row (`_map_bits`).
+    """Base of encoders: a subclass defines how it learns from rows (`_learn`) and the bits of a row (`_map_bits`).
 
     It lists its fitted arrays in ``_fitted_arrays``, one that has a row for each bit first, and its plain values in
-    ``_fitted_facts``; both go into model files.
+    ``_fitted_facts``; both go into model files. Its parameters are checked by ``_parameter_constraints``, as
+    scikit-learn has them.
     """
 
-    n_bits: int
-    device: str | None
     n_samples_: int
     n_samples_kept_: int
     _fitted_arrays: tuple[str, ...]
     _fitted_facts: tuple[str, ...] = ("n_features_in_",)
+    _learns_on_workers: ClassVar[bool] = False  # whether `_learn` takes the rows of a Dask array
+    _parameter_constraints: ClassVar[dict[str, Any]] = {"n_bits": POSITIVE_INTEGER, "device": [str, None]}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not cls.__name__.startswith("_"):
+        # a subclass declares the constraints of its own parameters
+        declared = [vars(kind).get("_parameter_constraints", {}) for kind in reversed(cls.__mro__)]
+        cls._parameter_constraints = {name: kinds for constraints in declared for name, kinds in constraints.items()}
+        # the classes of this module are bases only
+        if not cls.__name__.startswith("_") and cls.__module__ != __name__:
             _ENCODERS[cls.__name__] = cls
+
+    def __init__(self, n_bits: int = 32, *, device: str | None = None) -> None:
+        self.n_bits = n_bits
+        self.device = device
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Learn from rows; no labels are used.
@@ -73,24 +120,24 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             - a pandas or polars data frame of numbers; its column names become ``feature_names_in_`` and are checked
               from then on;
             - what `scq_gpu.io.open_rows` returns for a file, a folder or a list of those: a ``RowSource``, which knows
-              its shape and type, and is read in blocks, anew in every pass. A path alone is refused;
+              its shape and type, and is read in blocks, anew in every pass. A path alone is rejected;
             - a list of arrays of one namespace, or of what ``open_rows`` returns, as one after the other: nothing is
               joined in memory;
             - a list of rows, each a list of numbers;
             - an iterator, such as a generator, of blocks (rows, n_features), arrays of one type, for data that come
               once. Means and axes are those of all rows; the passes of training go through a sample of them, drawn
-              uniformly, of at most 512 MiB: ``n_samples_`` went by and ``n_samples_kept_`` were kept;
+              uniformly, of at most 512 MiB. ``n_samples_`` counts all rows and ``n_samples_kept_`` the sample;
             - a Dask array of NumPy or CuPy chunks of known sizes, for `OnE` and `OgE`: each chunk is worked on where it
-              is. Other encoders refuse it.
+              is. Other encoders reject it.
 
-            Two rows at least, no NaN and no inf. Sparse matrices are refused.
+            Two rows at least, no NaN and no inf. Sparse matrices are rejected.
         y : ignored
 
         Returns
         -------
         self
         """
-        fitted = snapshot(self)
+        fitted = copy.copy(self)
         fitted._fit(X)
         self.__dict__ = fitted.__dict__  # one assignment: the old state or the new one
         return self
@@ -99,16 +146,17 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self._check_parameters()
         streamed = self._sample(X) if isinstance(X, Iterator) else None
         rows = self._open(X if streamed is None else streamed, reset=True, min_rows=2)
-        quiet = quiet_floats()  # the moments are checked instead; BLAS sets flags by what it finds in its own buffers
-        with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp), quiet:
+        # the moments are checked instead of warnings: BLAS sets flags by what it finds in its own buffers
+        with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp), quiet_floats():
             self._learn(rows)
         self.n_samples_ = rows.shape[0] if streamed is None else streamed.n_all
-        self.__dict__.pop("n_samples_kept_", None)  # of an earlier fit
+        # an earlier fit may have left a count
+        self.__dict__.pop("n_samples_kept_", None)
         if streamed is not None:
             self.n_samples_kept_ = streamed.shape[0]
 
     def _sample(self, blocks: Iterator[Any]) -> SampledRows:
-        """Go through an iterator of blocks, and say what is kept of it."""
+        """Go through an iterator of blocks, and report how many rows are kept of it."""
         with blas_in_one_thread(np):
             kept = sample_blocks(blocks, device=self.device, rng=generator(getattr(self, "random_state", None)))
         if getattr(self, "verbose", False):
@@ -118,21 +166,33 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             )
         return kept
 
-    def _open(self, X: Any, *, reset: bool, min_rows: int = 1) -> InputRows:
-        """The rows of X; scikit-learn's checks of their width and names, which a fit (``reset``) sets."""
+    def _open(self, X: Any, *, reset: bool, min_rows: int = 1) -> Any:
+        """Return the rows of X after scikit-learn's checks of their width and names, which a fit (``reset``) sets."""
+        workers = self._learns_on_workers or not reset
         with on_device_of(X):
-            rows = as_rows(X, device=self.device, min_rows=min_rows)
-        if isinstance(X, FilledRows):  # of rows that were checked
-            return rows
-        validate_data(self, rows.X if isinstance(X, list | tuple) else X, reset=reset, skip_check_array=True)
+            rows = (rows_of if workers else as_rows)(X, device=self.device, min_rows=min_rows)
+        validate_data(self, rows.given, reset=reset, skip_check_array=True)
         return rows
 
+    @contextlib.contextmanager
+    def _opened(self, X: Any, *names: str) -> Iterator[tuple[Any, ...]]:
+        """Give the rows of X, and fitted arrays where the work on them is to be done, to a with statement."""
+        check_is_fitted(self)
+        rows = self._open(X, reset=False, min_rows=0)
+        with on_device_of(rows.sample), blas_in_one_thread(rows.xp):
+            here = rows.xp.empty((0,), device=rows.device)
+            yield rows, *(like(getattr(self, name), here) for name in names)
+
+    def _returned(self, result: Array, rows: Any) -> Array:
+        """Bring a result back to the namespace and device of X."""
+        return result if self.device is None else like(result, rows.origin)
+
     def _check_parameters(self) -> None:
-        check_integer(self.n_bits, name="n_bits", minimum=1)
+        self._validate_params()
         if self.device is not None:
             usable_device(self.device)
 
-    def _learn(self, rows: InputRows) -> None:
+    def _learn(self, rows: Any) -> None:
         """Set the fitted attributes."""
         raise NotImplementedError
 
@@ -148,33 +208,27 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X : rows (n, n_features)
             Whatever ``fit`` takes, from one row on. All encoders but `SpH` take a Dask array here.
         on_invalid : {"raise", "skip", "zero"}, default="raise"
-            What to do about rows with NaN or inf: raise an error that names the first, leave them out, or give them
-            codes of zeros. The latter two warn, with the rows' numbers in ``warning.rows``. Not for a Dask array.
+            As in ``OgE.encode``.
 
         Returns
         -------
         array (n, ceil(n_bits / 8)) of uint8
-            Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device. For data frames,
-            files and lists of numbers it is a NumPy array; for a Dask array a Dask array, computed when it is.
+            As from ``OgE.encode``.
         """
-        return self._encode_valid(
-            X, lambda rows: self._map_bits(rows, lambda bits: pack_bits(bits, xp=namespace(bits))), on_invalid
-        )
+        X, invalid = self._fill_invalid(X, on_invalid)
+        codes = self._map_bits(X, lambda bits: pack_bits(bits, xp=namespace(bits)))
+        return _settled(codes, invalid(), on_invalid)
 
-    def _encode_valid(self, X: Any, encode: Callable[[Any], Array], on_invalid: str) -> Array:
-        """``encode(X)``, or that of X with invalid rows filled in, and then skipped or set to zeros."""
+    def _fill_invalid(self, X: Any, on_invalid: str) -> tuple[Any, Callable[[], np.ndarray]]:
+        """Fill rows of X with NaN or inf, unless they are to raise; the function gives the numbers of those seen."""
         if check_choice(on_invalid, name="on_invalid", choices=ON_INVALID) == "raise":
-            return encode(X)
+            return X, lambda: np.zeros(0, dtype=np.int64)
         check_is_fitted(self)
         rows = self._open(X, reset=False, min_rows=0)
         if not isinstance(rows, Rows):
             raise TypeError(f"on_invalid={on_invalid!r} with a Dask array: drop or fill in its rows before encoding")
-        filled = FilledRows(rows.X)
-        codes = encode(filled)
-        bad = filled.invalid
-        if bad.size:
-            warn_caller(InvalidRowsWarning(bad, n=filled.shape[0], on_invalid=on_invalid))
-        return settle_codes(codes, bad, on_invalid)
+        filled, invalid = fill_rows(rows.X)
+        return Rows(filled, device=self.device, given=rows.given), invalid
 
     def transform(self, X: Any) -> Array:
         """Encode rows as signs, the paper's B.
@@ -189,10 +243,10 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         array (n, n_bits) of int8
             -1 and +1, in the place and kind of what ``encode`` returns; a data frame after ``set_output``.
         """
-        return self._map_bits(X, _int8_signs)
+        return self._map_bits(X, lambda bits: signs(bits, dtype=namespace(bits).int8, xp=namespace(bits)))
 
     def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
-        """``function(bits)`` over blocks of rows, bits being booleans (m, n_bits)."""
+        """Map ``function(bits)`` over blocks of rows; bits are booleans (m, n_bits)."""
         raise NotImplementedError
 
     def to(self, device: str) -> Self:
@@ -226,7 +280,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         write_model(path, *self._to_tensors())
 
     def _to_tensors(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What a model file holds: arrays, and facts that JSON takes."""
+        """Return the content of a model file: arrays, and facts for JSON."""
         check_is_fitted(self)
         tensors = {name: to_host(getattr(self, name)) for name in self._fitted_arrays}
         params = {}
@@ -246,20 +300,8 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @classmethod
     def _array_shapes(cls, params: dict[str, Any], fitted: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        """Shapes of fitted arrays that follow from the header of a model file in a way of this encoder's own.
-
-        Both dictionaries are as a file gave them; a ValueError says what does not fit.
-        """
+        """Return the shapes of arrays that only this encoder has; a ValueError says what of a file does not fit."""
         return {}
-
-    def _run_with(self, X: Any, names: tuple[str, ...], run: Callable[..., Array]) -> Array:
-        """``run(rows, *fitted arrays)`` where the work is to be done, back in X's namespace and on X's device."""
-        check_is_fitted(self)
-        rows = self._open(X, reset=False, min_rows=0)
-        with on_device_of(rows.sample), blas_in_one_thread(rows.xp):
-            here = rows.xp.empty((0,), device=rows.device)
-            result = run(rows, *(like(getattr(self, name), here) for name in names))
-        return result if self.device is None else like(result, rows.origin)
 
     @property
     def _n_features_out(self) -> int:
@@ -278,8 +320,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 class LinearEncoder(Encoder):
     """Base of encoders of the form ``bit_k(x) = [x . w_k >= t_k]``.
 
-    A subclass learns ``components_`` (n_bits, d), which is W', and ``threshold_`` (n_bits,) in ``fit``, and lists its
-    other fitted arrays in ``_fitted_arrays`` and its plain values in ``_fitted_facts``; both go into model files.
+    A subclass learns ``components_`` (n_bits, d), which is W', and ``threshold_`` (n_bits,) in ``_learn``.
     """
 
     components_: Array
@@ -288,23 +329,11 @@ class LinearEncoder(Encoder):
 
     @overload
     def encode(
-        self,
-        X: np.ndarray,
-        *,
-        precision: str = "exact",
-        out: np.ndarray | None = None,
-        factors: bool = False,
-        on_invalid: str = "raise",
+        self, X: np.ndarray, *, precision: str = ..., out: Any = ..., factors: bool = ..., on_invalid: str = ...
     ) -> NDArray[np.uint8]: ...
     @overload
     def encode(
-        self,
-        X: Any,
-        *,
-        precision: str = "exact",
-        out: Array | None = None,
-        factors: bool = False,
-        on_invalid: str = "raise",
+        self, X: Any, *, precision: str = ..., out: Any = ..., factors: bool = ..., on_invalid: str = ...
     ) -> Array: ...
     def encode(
         self,
@@ -321,7 +350,7 @@ class LinearEncoder(Encoder):
         ----------
         X : rows (n, n_features)
             Whatever ``fit`` takes, from one row on, and a Dask array always.
-        precision : {"exact", "accurate", "fast"}
+        precision : {"exact", "accurate", "fast"}, default="exact"
             On a GPU, "fast" multiplies once on tensor cores, in TF32 or in the type of X, and "accurate" three times,
             with an error of the size of float32's. "exact" multiplies in X's float type (float32 at least), everywhere.
         out : array (n, ceil(n_bits / 8)) of uint8, optional
@@ -340,27 +369,26 @@ class LinearEncoder(Encoder):
             For data frames, files and lists of numbers it is a NumPy array; for a Dask array a Dask array, computed
             when it is.
         """
-        if on_invalid != "raise":
-            plain = functools.partial(self.encode, precision=precision, factors=factors)
-            codes = self._encode_valid(X, plain, on_invalid)
-            return codes if out is None else _written(codes, out)
-        encode = functools.partial(encode_rows, precision=precision)
+        X, invalid = self._fill_invalid(X, on_invalid)
+        with self._opened(X, "components_", "threshold_") as (rows, W_t, t):
+            if factors:
+                if out is not None and on_invalid == "raise":
+                    check_out(out, shape=(rows.shape[0], code_bytes(self.n_bits) + FACTOR_BYTES), like=rows.origin)
+                codes = rows.encode(W_t.T, t, precision=precision)
+                codes = join_factors(codes, self._factors(rows, W_t.T, t))
+            else:
+                # codes of invalid rows may be dropped, so that `out` is filled at the end
+                codes = rows.encode(W_t.T, t, precision=precision, out=out if on_invalid == "raise" else None)
+        codes = _settled(self._returned(codes, rows), invalid(), on_invalid)
+        if out is None or codes is out:
+            return codes
+        if tuple(out.shape) != tuple(codes.shape):
+            raise ValueError(f"out has shape {tuple(out.shape)}; these codes have {tuple(codes.shape)}")
+        out[...] = codes
+        return out
 
-        def run(rows: InputRows, W: Array, t: Array) -> Array:
-            if isinstance(rows.sample, np.ndarray):
-                encode_engine(rows.sample, precision)  # refuses a precision it has not before any row is read
-            laid_out = lay_out(W, t, rows.sample, precision=precision)
-            if not factors:
-                return rows.encode(*laid_out, encode, out=out)
-            if out is not None:
-                check_out(out, shape=(rows.shape[0], code_bytes(self.n_bits) + FACTOR_BYTES), like=rows.origin)
-            return join_factors(rows.encode(*laid_out, encode), self._factors(rows, W, t))
-
-        codes = self._run(X, run)
-        return codes if out is None or codes is out else _written(codes, out)
-
-    def _factors(self, rows: InputRows, W: Array, t: Array) -> Array:
-        """Factors (n, 2) of the rows: see `scq_gpu.search.scoring`."""
+    def _factors(self, rows: Any, W: Array, t: Array) -> Array:
+        """Compute the factors (n, 2) of the rows; see `scq_gpu.search.scoring`."""
         known = unit_map(self)
         if known.mean is None:
             raise ValueError(f"{type(self).__name__} does not know the mean of its training rows, which factors need")
@@ -370,14 +398,12 @@ class LinearEncoder(Encoder):
             for x in (known.frame, known.mean * known.scale)
         )
         W, t = xp.astype(W, rows.dtype, copy=False), xp.astype(t, rows.dtype, copy=False)
-        scale = known.scale
 
         def measure(X: Array) -> Array:
-            centered = X * scale - mean
+            centered = X * known.scale - mean
             o = centered @ frame
             along = xp.where(X @ W >= t, o, -o)
-            sums = (xp.sum(o * o, axis=1), xp.sum(along, axis=1), xp.sum(centered * centered, axis=1))
-            return xp.stack(sums, axis=1)
+            return xp.stack([xp.sum(x, axis=1) for x in (o * o, along, centered * centered)], axis=1)
 
         sums = rows.map_blocks(measure, lambda found: found, where="X @ W")
         return row_factors(to_host(sums), self.n_bits)
@@ -398,7 +424,9 @@ class LinearEncoder(Encoder):
         -------
         array (n, n_bits) of float
         """
-        return self._map(X, lambda scores, t: scores - t)
+        with self._opened(X, "components_", "threshold_") as (rows, W_t, t):
+            scores = rows.map_scores(W_t.T, t, lambda scores, t: scores - t, to_origin=True)
+        return self._returned(scores, rows)
 
     def to_faiss(self, kind: str = "flat", *, n_lists: int = 1024) -> Any:
         """Make an empty Faiss index whose codes are those of this encoder.
@@ -469,7 +497,7 @@ class LinearEncoder(Encoder):
         >>> [node.op_type for node in model.graph.node]
         ['MatMul', 'GreaterOrEqual', 'Cast', 'Reshape', 'Mul', 'ReduceSum', 'Cast']
         """
-        model = onnx_model.make_model(*self._host_map(), encoder=type(self).__name__)
+        model = exports.make_onnx(*self._host_map(), encoder=type(self).__name__)
         if path is not None:
             replace_file(path, model.SerializeToString())
         return model
@@ -490,23 +518,17 @@ class LinearEncoder(Encoder):
         >>> scq.OgE(n_bits=12, random_state=0).fit(X).to_torch()  # doctest: +SKIP
         TorchEncoder(n_features=16, n_bits=12)
         """
-        return torch_module.make_module(*self._host_map())
+        return exports.make_torch(*self._host_map())
 
     def _host_map(self) -> tuple[np.ndarray, np.ndarray]:
-        """W' and t on the host in float32, in which exported encoders work."""
+        """Return W' and t on the host in float32, in which exported encoders work."""
         check_is_fitted(self)
         return to_host(self.components_).astype(np.float32), to_host(self.threshold_).astype(np.float32)
 
-    def _map(self, X: Any, function: Callable[[Array, Array], Array]) -> Array:
-        """``function(X @ W, t)`` over blocks of rows."""
-        return self._run(X, lambda rows, W, t: rows.map_scores(W, t, function, to_origin=True))
-
     def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
-        return self._map(X, lambda scores, t: function(scores >= t))
-
-    def _run(self, X: Any, run: Callable[[InputRows, Array, Array], Array]) -> Array:
-        """``run(rows, W, t)`` where the work is to be done, back in X's namespace and on X's device."""
-        return self._run_with(X, ("components_", "threshold_"), lambda rows, W, t: run(rows, W.T, t))
+        with self._opened(X, "components_", "threshold_") as (rows, W_t, t):
+            result = rows.map_scores(W_t.T, t, lambda scores, t: function(scores >= t), to_origin=True)
+        return self._returned(result, rows)
 
 
 def load(path: str | os.PathLike[str], *, device: str | None = None) -> Encoder:
@@ -542,25 +564,19 @@ def load(path: str | os.PathLike[str], *, device: str | None = None) -> Encoder:
 
 
 def from_tensors(tensors: dict[str, np.ndarray], facts: dict[str, Any], *, path: str | os.PathLike[str]) -> Encoder:
-    """The encoder that a model file holds, once all of it is known to fit."""
+    """Make the encoder that a model file holds, once all of it is known to fit."""
     name = facts.get("encoder") if isinstance(facts, dict) else None
-    if not isinstance(name, str) or name not in _ENCODERS or "n_bits" not in _ENCODERS[name]._get_param_names():
-        known = ", ".join(name for name, kind in _ENCODERS.items() if "n_bits" in kind._get_param_names())
-        raise ModelFileError(f"{path} holds an encoder {str(name)[:100]!r}; this scq_gpu knows {known}")
-    kind = _ENCODERS[name]
-    params = kind._get_param_names()
-    check_stored(
-        tensors,
-        facts,
-        arrays=kind._fitted_arrays,
-        plain=kind._fitted_facts,
-        params=params,
-        shapes=kind._array_shapes,
-        path=path,
-    )
-    older = {"preserve": "classes"} if "preserve" in params else {}  # before there was a choice
+    if not isinstance(name, str) or name not in _ENCODERS:
+        raise ModelFileError(f"{path} holds an encoder {str(name)[:100]!r}; this scq_gpu knows {', '.join(_ENCODERS)}")
+    kind: Any = _ENCODERS[name]
+    try:
+        check_stored(tensors, facts, kind)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{os.fspath(path)} does not hold what its header says: {error}; save the encoder again, with this version"
+        ) from error
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in facts["params"].items()}
-    encoder = kind(**older | given)
+    encoder: Encoder = kind(**given)
     for name, value in tensors.items():
         setattr(encoder, name.removeprefix("param."), value)
     for name, value in facts["fitted"].items():
@@ -568,19 +584,8 @@ def from_tensors(tensors: dict[str, np.ndarray], facts: dict[str, Any], *, path:
     return encoder
 
 
-def snapshot(encoder: Encoder) -> Any:
-    """A copy that can be fitted, or shown to a callback, while the original stays as it is."""
-    return copy.copy(encoder)
-
-
-def _written(codes: Array, out: Array) -> Array:
-    """Codes in the array that the user gave for them."""
-    if tuple(out.shape) != tuple(codes.shape):
-        raise ValueError(f"out has shape {tuple(out.shape)}; these codes have {tuple(codes.shape)}")
-    out[...] = codes
-    return out
-
-
-def _int8_signs(bits: Array) -> Array:
-    xp = namespace(bits)
-    return signs(bits, dtype=xp.int8, xp=xp)
+def _settled(codes: Array, bad: np.ndarray, on_invalid: str) -> Array:
+    """Drop or clear the codes of invalid rows, and warn of them."""
+    if bad.size:
+        warn_caller(InvalidRowsWarning(bad, n=codes.shape[0], on_invalid=on_invalid))
+    return settle_codes(codes, bad, on_invalid)

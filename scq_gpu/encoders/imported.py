@@ -8,28 +8,22 @@ from sklearn.exceptions import NotFittedError
 
 from scq_gpu.encoders.base import LinearEncoder
 from scq_gpu.io.faiss_index import read_map
-from scq_gpu.io.formats import convert
-
-__all__ = ["ImportedEncoder", "convert", "from_faiss"]
 
 
 class ImportedEncoder(LinearEncoder):
-    """An encoder whose map comes from other software: it encodes, projects, saves and exports, but does not learn.
+    """An encoder with a map from other software, as `scq_gpu.from_faiss` makes one.
 
-    `scq_gpu.from_faiss` makes one.
+    It encodes, projects, saves and exports, but does not learn.
 
     Parameters
     ----------
-    n_bits : int, default=32
-    device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
-        Where to work; None follows X.
+    n_bits, device
+        As in `OgE`.
 
     Attributes
     ----------
-    components_ : array (n_bits, n_features)
-        W': bit k is ``x . components_[k] >= threshold_[k]``.
-    threshold_ : array (n_bits,)
-    n_features_in_ : int
+    components_, threshold_, n_features_in_
+        As in `OgE`.
 
     Examples
     --------
@@ -39,12 +33,8 @@ class ImportedEncoder(LinearEncoder):
     ImportedEncoder(n_bits=4)
     """
 
-    def __init__(self, n_bits: int = 32, *, device: str | None = None) -> None:
-        self.n_bits = n_bits
-        self.device = device
-
     def fit(self, X: Any, y: object = None) -> Self:
-        """Check that X (n, n_features) has the right number of features; there is nothing to learn."""
+        """Check that X (n, n_features) has the right number of features, and learn nothing."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 "an ImportedEncoder cannot learn: make it with scq_gpu.from_faiss or scq_gpu.load. Inside a pipeline "
@@ -55,13 +45,13 @@ class ImportedEncoder(LinearEncoder):
 
 
 def from_faiss(source: Any) -> ImportedEncoder:
-    """Make an encoder of what Faiss learned.
+    """Make an encoder from an index or a transform of Faiss.
 
     Parameters
     ----------
     source : faiss.Index or faiss.VectorTransform
         A trained ``IndexLSH``, an ``IndexPreTransform`` that ends in one (for example ``"ITQ64,LSH"``), or a transform
-        whose signs are the bits. Transforms may be a ``LinearTransform`` (PCA, OPQ, ITQ and random rotations are), a
+        whose signs are the bits. A transform is a ``LinearTransform`` (such as PCA, OPQ, ITQ or a random rotation), a
         ``CenteringTransform``, an ``ITQTransform``, or a ``NormalizationTransform`` with no bias after it.
 
     Returns

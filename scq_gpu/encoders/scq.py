@@ -1,39 +1,257 @@
-"""OnE and OgE: estimators that run passes and V steps, and keep the map."""
+"""OnE and OgE (Hoang et al., 2019): the recipe of a fit, the fit itself, and the two estimators.
+
+A fit reads from top to bottom in `fit_maps`. Everything that touches rows is a pass with a small result; everything
+else is small algebra (docs/architecture.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from tqdm import tqdm
 
-from scq_gpu._core.arrays import Array, to_host
-from scq_gpu._core.devices import linalg_errors, usable_device
-from scq_gpu._core.validate import check_choice, check_init, check_integer, check_real
-from scq_gpu._core.warn import warn_caller
-from scq_gpu.encoders.base import LinearEncoder, snapshot
-from scq_gpu.rows.basis import Basis, Moments, compute_basis, stretch
-from scq_gpu.rows.inputs import InputRows
-from scq_gpu.rows.passes import FEW_PASSES, MANY_PASSES, SignStatistics, TrainingRows, TurnedRows
-from scq_gpu.training import joint, orthogonal, orthonormal, partial
-from scq_gpu.training.defaults import AIMS, STARTS, Recipe, make_recipe
-from scq_gpu.training.loop import Run, VStep, train
-from scq_gpu.training.starts import Draws, draw_starts
+from scq_gpu._core.arrays import Array, linalg_errors, on_device_of, to_host
+from scq_gpu._core.machine import blas_in_one_thread
+from scq_gpu._core.messages import warn_caller
+from scq_gpu._core.validate import check_init
+from scq_gpu.encoders.base import POSITIVE_INTEGER, LinearEncoder, one_of, real
+from scq_gpu.rows.basis import Basis, Moments, compute_basis
+from scq_gpu.rows.projected import SignStatistics
+from scq_gpu.training import joint, orthogonal, orthonormal
+from scq_gpu.training.loop import BATCH_ROWS, BatchPasses, Run, VStep, split_rows, train, train_on_batches
+from scq_gpu.training.starts import SHORT, STARTS, Draws
 
-SOLVERS = ("joint", "columnwise")
-_PARTIAL_PASSES = 48  # over parts of the rows, at most,
-_PARTIAL_TOL = {True: 0.03, False: 0.003}  # until a round of them lowers the loss by less: halves of parts, parts
-_PARTIAL_STEPS = {True: joint.STEPS, False: 2 * joint.STEPS}  # within a V step: passes over parts cost more than steps
-_LAST_PASSES = 2  # over all rows, after those over parts
+AIMS = ("neighbors", "classes")
+
+
+# ---- the recipe: what "auto" stands for ----
+
+
+class Recipe(NamedTuple):
+    """Resolved fit parameters."""
+
+    aim: str
+    """"neighbors" or "classes"; "paper" for the columnwise solver, whose rules are the paper's."""
+    n_components: int | None
+    ridge: float | None
+    """None for OnE, which has no ridge."""
+    scale: float | None
+    """Factor on the centered rows; None for the paper's Eq. (scale)."""
+    start: Any
+    max_iter: int | None
+    """None for as many iterations as the aim needs."""
+
+
+def make_recipe(encoder: Any) -> Recipe:
+    """Resolve the parameters of an encoder."""
+    n_bits, ridge = encoder.n_bits, getattr(encoder, "ridge", None)
+    aim = "paper" if encoder.solver == "columnwise" else encoder.preserve
+    # Neighbors need little more than the axes a code can use. Classes may be separated along axes of little variance.
+    components = {"paper": 512, "neighbors": max(256, 2 * n_bits), "classes": max(512, 40 * n_bits)}
+    # The scale gives the leading axes unit variance on average, so that a ridge of 1 weighs as much as an average axis.
+    ridges = {"paper": 0.02, "neighbors": 1.0, "classes": class_ridge(n_bits)}
+    starts = {"paper": "random", "neighbors": "itq", "classes": "longer_code" if n_bits <= SHORT else "shorter_codes"}
+    return Recipe(
+        aim,
+        components[aim] if encoder.n_components == "auto" else encoder.n_components,
+        ridges[aim] if ridge == "auto" else ridge,
+        None if encoder.scale == "auto" else float(encoder.scale),
+        starts[aim] if isinstance(encoder.init, str) and encoder.init == "auto" else encoder.init,
+        None if encoder.max_iter == "auto" else encoder.max_iter,
+    )
+
+
+def class_ridge(n_bits: int) -> float:
+    """Return the ridge of OgE for classes.
+
+    A small ridge rewards directions in which rows fall into two groups, a large one those of much variance. The paper's
+    0.02 is best at about 32 bits. Longer codes need axes of little variance, too, and a smaller ridge.
+    """
+    share = 32 / n_bits
+    return float(0.02 * min(share**1.3, share**2))
+
+
+# ---- the fit ----
+
+
+class FittedMap(NamedTuple):
+    """A fitted map, in the coordinates of its basis."""
+
+    run: Run
+    basis: Basis
+    statistics: SignStatistics
+    """Those of a sign pass at the V of the run."""
+
+
+def fit_maps(encoder: Any, rows: Any, *, scales: Sequence[float] | None = None) -> list[FittedMap]:
+    """Fit an OnE or OgE to rows: the best of its ``n_init`` starts, or one map for each of the ``scales``.
+
+    Signs do not depend on the scale of the rows, so one sign pass serves all scales.
+    """
+    xp, recipe = rows.xp, make_recipe(encoder)
+    neighbors = recipe.aim == "neighbors" and recipe.max_iter is None
+    batched = recipe.aim == "classes" and recipe.max_iter is None and encoder.tol > 0 and scales is None
+    moments = rows.moments()  # one pass: n, mean, scatter
+    basis = _find_basis(encoder, recipe, moments, rows)  # eigenvectors, variances, scale
+    projected = rows.project(basis, few_passes=neighbors or (batched and rows.shape[0] >= 2 * BATCH_ROWS))
+    V = _find_starts(encoder, recipe, basis, projected, rows)  # ITQ, a longer code, shorter codes, random
+    batches = split_rows(projected, basis.lam, xp=xp) if batched else []
+    if batches:
+        halves = split_rows(projected, basis.lam, halved=True, xp=xp)
+        V = _learn_from(halves, encoder, recipe, basis.lam, V, tol=0.03, steps=joint.STEPS, xp=xp)
+        # passes over whole batches cost more than V steps, which then go further
+        V = _learn_from(batches, encoder, recipe, basis.lam, V, tol=0.003, steps=2 * joint.STEPS, xp=xp)
+    # Two passes over all rows remove the noise of the last batch. More than 12 trade neighbors for classes.
+    max_iter = 2 if batches else 12 if neighbors else recipe.max_iter or 100
+    fixed = neighbors or bool(batches)
+    factors = None if scales is None else xp.asarray(scales, dtype=basis.lam.dtype, device=rows.device)
+    runs = train(
+        projected,
+        basis.lam if factors is None else basis.lam * (factors * factors)[:, None],
+        V if scales is None else xp.broadcast_to(V, (len(scales), *V.shape[1:])),
+        step=make_v_step(encoder.solver, recipe.ridge, steps=(2 if batches else 1) * joint.STEPS, xp=xp),
+        tol=0.0 if fixed else encoder.tol,
+        iterations=show_progress(encoder, range(1, max_iter + 1), n=rows.shape[0]),
+        watch=_callback(encoder, basis, projected, rows),
+        scale=factors,
+        xp=xp,
+    )
+    if scales is None:
+        runs = [min(runs, key=lambda run: run.losses[-1] if fixed else min(run.losses))]
+    found = projected.statistics(xp.stack([run.V for run in runs]))
+    for run in runs:
+        run.converged |= fixed and encoder.tol > 0
+    return [
+        FittedMap(
+            run,
+            dataclasses.replace(basis, lam=basis.lam * factor**2, scale=basis.scale * factor),
+            SignStatistics(found.M[r, ...] * factor, found.balance[r, ...]),
+        )
+        for r, (run, factor) in enumerate(zip(runs, scales or [1.0], strict=True))
+    ]
+
+
+def _find_basis(encoder: Any, recipe: Recipe, moments: Moments, rows: Any) -> Basis:
+    """Find the coordinates to train in."""
+    return compute_basis(
+        moments,
+        n_bits=encoder.n_bits,
+        n_components=recipe.n_components,
+        scale=recipe.scale,
+        # V'V = I leaves OnE no ridge: rows at a smaller scale favor axes of much variance instead
+        scale_factor=0.6 if recipe.aim == "neighbors" and recipe.ridge is None else 1.0,
+        flatten=recipe.aim == "neighbors",
+        asked=encoder.n_components != "auto",
+        eps=float(rows.xp.finfo(rows.dtype).eps),
+        xp=rows.xp,
+    )
+
+
+def _find_starts(encoder: Any, recipe: Recipe, basis: Basis, projected: Any, rows: Any) -> Array:
+    """Find the first V's (n_init, D, n_bits)."""
+    start, n_bits = recipe.start, encoder.n_bits
+    if not isinstance(start, str):
+        start = check_init(start, d=rows.shape[1], n_bits=n_bits)
+    bar = partial(show_progress, encoder, what="start")
+    draws = Draws(basis, projected, encoder.random_state, ridge=class_ridge, progress=bar, xp=rows.xp)
+    return draws.starts(start, n_bits, encoder.n_init)
+
+
+def _learn_from(
+    batches: list[BatchPasses],
+    encoder: Any,
+    recipe: Recipe,
+    lam: Array,
+    V: Array,
+    *,
+    tol: float,
+    steps: int,
+    xp: ModuleType,
+) -> Array:
+    """Return V after passes over batches in turn, at most 48 of them, until their loss falls slowly."""
+    step = make_v_step(encoder.solver, recipe.ridge, steps=steps, xp=xp)
+    passes = show_progress(encoder, range(48), what="batches of rows")
+    return train_on_batches(batches, lam, V, step=step, passes=passes, tol=tol, xp=xp)
+
+
+def _callback(encoder: Any, basis: Basis, projected: Any, rows: Any) -> Callable[[int, Run], None] | None:
+    """Return a function that calls the callback of an encoder with a fitted copy; None if it has none."""
+    if encoder.callback is None:
+        return None
+
+    def watch(iteration: int, run: Run) -> None:
+        shown = copy.copy(encoder)
+        found = projected.statistics(run.V[None, ...])
+        set_fitted(shown, FittedMap(run, basis, SignStatistics(found.M[0, ...], found.balance[0, ...])), rows)
+        encoder.callback(iteration, run.losses[-1], shown)
+
+    return watch
+
+
+def make_v_step(solver: str, ridge: float | None, *, steps: int = joint.STEPS, xp: ModuleType) -> VStep:
+    """Make the V step of a solver, of OnE where ``ridge`` is None; the joint solvers take ``steps`` in each."""
+    if solver == "columnwise":
+        return orthonormal.columnwise_step(xp=xp) if ridge is None else orthogonal.columnwise_step(ridge, xp=xp)
+    if ridge is None:
+        return joint.orthonormal_step(steps=steps, xp=xp)
+    return joint.orthogonal_step(ridge, steps=steps, xp=xp)
+
+
+def set_fitted(encoder: Any, fitted: FittedMap, rows: Any) -> None:
+    """Fold the map and set the fitted attributes of an encoder."""
+    xp, (run, basis, statistics) = rows.xp, fitted
+    W_t, t = basis.fold(run.V)
+    # the mean projection over the rows of either sign, times their share
+    half = xp.sum(statistics.M * run.V, axis=0) / 2
+    ones, zeros = (1 + statistics.balance) / 2, (1 - statistics.balance) / 2
+    levels = xp.stack([-half / xp.where(zeros > 0, zeros, 1.0), half / xp.where(ones > 0, ones, 1.0)], axis=-1)
+    arrays = (W_t, t, basis.mean, basis.eigenvalues, levels)
+    for name, x in zip(encoder._fitted_arrays, arrays, strict=True):
+        setattr(encoder, name, xp.astype(x, rows.dtype))
+    encoder.scale_ = basis.scale
+    encoder.loss_curve_ = list(run.losses)
+    encoder.n_iter_ = len(run.losses)
+    encoder.converged_ = run.converged
+    encoder.n_samples_ = rows.shape[0]
+    dead = int(np.count_nonzero(to_host(xp.linalg.vector_norm(run.V, axis=0)) == 0))
+    if dead:
+        warn_caller(
+            f"{dead} of {encoder.n_bits} bits are constant: the rows hold no further direction to tell apart. "
+            "Lower n_bits, or fit on more varied rows"
+        )
+
+
+def show_progress(encoder: Any, iterations: range, *, n: int | None = None, what: str = "passes") -> Iterable[int]:
+    """Return the iterations, passes over n rows if that is known, behind a bar if ``verbose`` and on a terminal."""
+    if not encoder.verbose:
+        return iterations
+    name = f"{type(encoder).__name__} {encoder.n_bits} bits, {what}"
+    bar = tqdm(iterations, desc=name, unit="pass", disable=None)
+    return bar if n is None else _with_rows_per_second(bar, n)
+
+
+def _with_rows_per_second(bar: Any, n: int) -> Iterator[int]:
+    """Yield the iterations of a bar, which shows passes per second and the time left by itself."""
+    for done, iteration in enumerate(bar, start=1):
+        yield iteration
+        if seconds := bar.format_dict["elapsed"]:
+            bar.set_postfix_str(f"{bar.format_sizeof(n * done / seconds)} rows/s", refresh=False)
+
+
+# ---- the estimators ----
 
 
 class _SCQ(LinearEncoder):
-    """What OnE and OgE share: everything but the V step."""
+    """Base of OnE and OgE, which differ in the constraint on the columns of V."""
 
-    components_: Array
-    threshold_: Array
     mean_: Array
     eigenvalues_: Array
     levels_: Array
@@ -41,9 +259,20 @@ class _SCQ(LinearEncoder):
     loss_curve_: list[float]
     n_iter_: int
     converged_: bool
-    n_samples_: int
     _fitted_arrays = ("components_", "threshold_", "mean_", "eigenvalues_", "levels_")
     _fitted_facts = ("n_features_in_", "scale_", "loss_curve_", "n_iter_", "converged_", "n_samples_")
+    _learns_on_workers = True
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "preserve": one_of(AIMS),
+        "n_components": [*POSITIVE_INTEGER, *one_of(["auto"]), None],
+        "scale": [*real(0, strict=True), *one_of(["auto"])],
+        "solver": one_of(["joint", "columnwise"]),
+        "init": [*one_of(STARTS), "array-like"],
+        "max_iter": [*POSITIVE_INTEGER, *one_of(["auto"])],
+        "tol": real(0),
+        "n_init": POSITIVE_INTEGER,
+        "callback": [callable, None],
+    }
 
     def __init__(
         self,
@@ -62,7 +291,7 @@ class _SCQ(LinearEncoder):
         callback: Callable[[int, float, Any], object] | None = None,
         verbose: bool = False,
     ) -> None:
-        self.n_bits = n_bits
+        super().__init__(n_bits, device=device)
         self.preserve = preserve
         self.n_components = n_components
         self.scale = scale
@@ -71,183 +300,21 @@ class _SCQ(LinearEncoder):
         self.max_iter = max_iter
         self.tol = tol
         self.n_init = n_init
-        self.device = device
         self.random_state = random_state
         self.callback = callback
         self.verbose = verbose
 
-    def _learn(self, rows: InputRows) -> None:
-        self._fit_rows(rows, rows.moments())
-
-    def _fit_rows(self, rows: InputRows, moments: Moments) -> None:
-        """The fit after its moments pass."""
-        xp, recipe = rows.xp, self._recipe()
-        with linalg_errors(xp):
-            basis = self._basis(rows, moments, recipe)
-            projected: TrainingRows = rows.project(basis, passes=_passes(recipe, rows.shape[0]))
-            if recipe.stretch:
-                basis, projected = self._draw_apart(basis, projected, recipe, xp)
-            V, steps = self._starts(basis, rows, projected, recipe), joint.STEPS
-            if recipe.in_parts:
-                V, learned = self._learn_from_parts(projected, basis.lam, V, recipe.ridge, xp)
-                if learned:
-                    recipe, steps = recipe._replace(max_iter=_LAST_PASSES, fixed=True), _PARTIAL_STEPS[False]
-            runs = train(
-                projected,
-                basis.lam,
-                V,
-                step=self._v_step(recipe.ridge, xp, steps=steps),
-                ridge=recipe.ridge,
-                tol=0.0 if recipe.fixed else self.tol,
-                iterations=self._progress(range(1, recipe.max_iter + 1), rows.shape[0]),
-                watch=None if self.callback is None else lambda i, run: self._show(i, run, basis, rows, projected),
-                xp=xp,
-            )
-            run = min(runs, key=lambda run: run.losses[-1] if recipe.fixed else min(run.losses))
-            run.converged |= recipe.fixed and self.tol > 0
-            self._keep(run, basis, rows, projected.statistics(run.V[None, ...]))
-        if self.tol > 0 and not run.converged:
+    def _learn(self, rows: Any) -> None:
+        (fitted,) = fit_maps(self, rows)
+        set_fitted(self, fitted, rows)
+        if self.tol > 0 and not fitted.run.converged:
+            losses = fitted.run.losses
+            fall = (losses[-2] - losses[-1]) / losses[-1] if len(losses) > 1 else np.inf
             warn_caller(
-                f"{type(self).__name__} stopped at max_iter={recipe.max_iter} before its loss settled within "
-                f"tol={self.tol:g} (last relative fall {_last_fall(run.losses):.1e}); raise max_iter or tol",
+                f"{type(self).__name__} stopped at max_iter={len(losses)} before its loss settled within "
+                f"tol={self.tol:g} (last relative fall {fall:.1e}); raise max_iter or tol",
                 ConvergenceWarning,
             )
-
-    def _draw_apart(
-        self, basis: Basis, projected: TrainingRows, recipe: Recipe, xp: ModuleType
-    ) -> tuple[Basis, TrainingRows]:
-        """The basis, and the rows in it, with groups of rows drawn apart as far as there are any."""
-        draws = Draws(basis, projected, self.random_state, xp=xp)
-        Q, distinct = draws.groups(lambda passes: self._progress(passes, None, "groups"))
-        if not distinct:
-            return basis, projected
-        by = recipe.stretch * distinct
-        basis, R = stretch(basis, Q, by, n_bits=self.n_bits, rescale=recipe.scale is None, xp=xp)
-        return basis, TurnedRows(projected, R, xp=xp)
-
-    def _learn_from_parts(
-        self, projected: TrainingRows, lam: Array, V: Array, ridge: float, xp: ModuleType
-    ) -> tuple[Array, bool]:
-        """V after passes over parts of the rows, and whether there are any: halves of parts, then whole ones.
-
-        Each go on until the loss falls slowly.
-        """
-        for halved, tol in _PARTIAL_TOL.items():
-            parts = partial.cut(projected, lam, halved=halved, xp=xp)
-            if not parts:
-                return V, False
-            step = self._v_step(ridge, xp, steps=_PARTIAL_STEPS[halved])
-            passes = self._progress(range(_PARTIAL_PASSES), None, "parts of the rows")
-            V = partial.learn(parts, lam, V, step=step, ridge=ridge, passes=passes, tol=tol, xp=xp)
-        return V, True
-
-    def _recipe(self) -> Recipe:
-        """What the parameters, "auto" among them, come to."""
-        return make_recipe(
-            n_bits=self.n_bits,
-            preserve=self.preserve,
-            solver=self.solver,
-            n_components=self.n_components,
-            ridge=getattr(self, "ridge", None),
-            scale=self.scale,
-            init=self.init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-        )
-
-    def _basis(self, rows: InputRows, moments: Moments, recipe: Recipe) -> Basis:
-        """The coordinates to train in."""
-        return compute_basis(
-            moments,
-            n_bits=self.n_bits,
-            n_components=recipe.n_components,
-            scale=recipe.scale,
-            scale_factor=recipe.scale_factor,
-            flatten=recipe.flatten,
-            asked=self.n_components != "auto",
-            eps=float(rows.xp.finfo(rows.dtype).eps),
-            xp=rows.xp,
-        )
-
-    def _starts(self, basis: Basis, rows: InputRows, projected: TrainingRows, recipe: Recipe) -> Array:
-        """The first V's (n_init, D, n_bits)."""
-        start = recipe.start
-        return draw_starts(
-            start if isinstance(start, str) else check_init(start, d=rows.shape[1], n_bits=self.n_bits),
-            basis,
-            projected,
-            n_bits=self.n_bits,
-            n_init=self.n_init,
-            random_state=self.random_state,
-            progress=lambda passes: self._progress(passes, None, "start"),
-            xp=rows.xp,
-        )
-
-    def _show(self, iteration: int, run: Run, basis: Basis, rows: InputRows, projected: TrainingRows) -> None:
-        """Call the callback with a fitted copy."""
-        shown = snapshot(self)
-        shown._keep(run, basis, rows, projected.statistics(run.V[None, ...]))
-        if self.callback is not None:
-            self.callback(iteration, run.losses[-1], shown)
-
-    def _keep(self, run: Run, basis: Basis, rows: InputRows, statistics: SignStatistics) -> None:
-        """Fold the map and set the fitted attributes; the statistics are those of a sign pass at V."""
-        xp = rows.xp
-        W_t, t = basis.fold(run.V)
-        M, balance = statistics.M[0, ...], statistics.balance[0, ...]
-        half = xp.sum(M * run.V, axis=0) / 2  # the projection's mean over rows of either sign, times their share
-        ones, zeros = (1 + balance) / 2, (1 - balance) / 2
-        levels = xp.stack([-half / xp.where(zeros > 0, zeros, 1.0), half / xp.where(ones > 0, ones, 1.0)], axis=-1)
-
-        self.components_, self.threshold_, self.mean_, self.eigenvalues_, self.levels_ = (
-            xp.astype(x, rows.dtype) for x in (W_t, t, basis.mean, basis.eigenvalues, levels)
-        )
-        self.scale_ = basis.scale
-        self.loss_curve_ = list(run.losses)
-        self.n_iter_ = len(run.losses)
-        self.converged_ = run.converged
-        self.n_samples_ = rows.shape[0]
-        dead = int(np.count_nonzero(to_host(xp.linalg.vector_norm(run.V, axis=0)) == 0))
-        if dead:
-            warn_caller(
-                f"{dead} of {self.n_bits} bits are constant: the rows hold no further direction to tell apart. "
-                "Lower n_bits, or fit on more varied rows"
-            )
-
-    def _check_parameters(self) -> None:
-        check_integer(self.n_bits, name="n_bits", minimum=1)
-        if self.n_components is not None and self.n_components != "auto":
-            check_integer(self.n_components, name="n_components", minimum=1)
-        if self.scale != "auto":
-            check_real(self.scale, name="scale", minimum=0, strict=True)
-        check_choice(self.solver, name="solver", choices=SOLVERS)
-        check_choice(self.preserve, name="preserve", choices=AIMS)
-        if isinstance(self.init, str):
-            check_choice(self._recipe().start, name="init", choices=STARTS)
-        if self.max_iter != "auto":
-            check_integer(self.max_iter, name="max_iter", minimum=1)
-        check_real(self.tol, name="tol", minimum=0)
-        check_integer(self.n_init, name="n_init", minimum=1)
-        if getattr(self, "ridge", "auto") != "auto":
-            check_real(self.ridge, name="ridge", minimum=0)
-        if self.device is not None:
-            usable_device(self.device)
-        if self.callback is not None and not callable(self.callback):
-            raise TypeError(f"callback={self.callback!r} is not callable; it is called as (iteration, loss, encoder)")
-
-    def _progress(self, iterations: range, n: int | None, what: str = "passes") -> Iterable[int]:
-        """The iterations, passes over n rows if that is known, behind a bar if ``verbose`` and a person is watching."""
-        if not self.verbose:
-            return iterations
-        from tqdm import tqdm
-
-        name = f"{type(self).__name__} {self.n_bits} bits, {what}"
-        bar = tqdm(iterations, desc=name, unit="pass", disable=None)
-        return bar if n is None else _with_rows_per_second(bar, n)
-
-    def _v_step(self, ridge: float, xp: ModuleType, *, steps: int = joint.STEPS) -> VStep:
-        """The V step of the solver; ``steps`` are those within one of the joint solver."""
-        raise NotImplementedError
 
 
 class OgE(_SCQ):
@@ -262,30 +329,29 @@ class OgE(_SCQ):
     n_bits : int, default=32
         Length of the codes: any number of bits from 1 up to the dimensions that PCA leaves.
     preserve : {"neighbors", "classes"}, default="neighbors"
-        What the codes are to keep, for the joint solver: "neighbors", so that Hamming distance ranks like the vectors
-        do; or "classes", groups of rows first, the aim of the paper's tables. It decides what "auto" means below.
+        What the codes of the joint solver keep. With "neighbors", Hamming distance ranks like distance between vectors.
+        With "classes", rows of one group come first, the aim of the paper's tables. It decides what "auto" means below.
     n_components : int, "auto" or None, default="auto"
-        Principal components to keep, at most: "auto" is the paper's 512 or, if that is more, 2 per bit for neighbors
-        and 40 for classes; 256 are enough for neighbors up to 32 bits. None keeps all that carry variance.
+        Principal components to keep, at most. "auto" is 256 or 2 per bit for neighbors and 512 or 40 per bit for
+        classes, whichever is more, and 512 for the columnwise solver. None keeps all that carry variance.
     ridge : float or "auto", default="auto"
-        The paper's mu: how much long columns cost, and the dial between classes (small) and neighbors (large). "auto"
-        is ``0.35 (32 / n_bits)**0.5`` for neighbors up to 32 bits and 0.4 beyond, where rows are first stretched along
-        directions in which they fall into groups; for classes, 0.02 at 32 bits, more for shorter codes and less for
-        longer ones; the paper's 0.02 for the columnwise solver.
+        The paper's mu, the cost of long columns, and the dial between classes (small) and neighbors (large). "auto" is
+        1 for neighbors; for classes 0.02 at 32 bits, more for shorter codes and less for longer ones; and the paper's
+        0.02 for the columnwise solver.
     scale : float or "auto", default="auto"
         Factor on the centered rows; "auto" gives the leading ``n_bits`` components unit variance on average.
     solver : {"joint", "columnwise"}, default="joint"
         "joint" solves for all columns at once; "columnwise" is the paper's, each column in turn given those before it,
         with the paper's parameters.
     init : str or array (n_features, n_bits), default="auto"
-        The first V: "itq", the leading principal axes, rotated; "longer_code" or "shorter_codes", that are learned
-        first; "random" orthonormal; "pca", the leading axes; or yours, in the coordinates of the centered rows. "auto"
-        is "itq" for neighbors; for classes "longer_code" up to 64 bits and "shorter_codes" beyond; "random" for the
-        columnwise solver.
+        The first V: "itq", the leading principal axes, rotated; "longer_code" or "shorter_codes", which are learned
+        first; "random" orthonormal; "pca", the leading axes; or an array in the coordinates of the centered rows.
+        "auto" is "itq" for neighbors; for classes "longer_code" up to 64 bits and "shorter_codes" beyond; "random" for
+        the columnwise solver.
     max_iter : int or "auto", default="auto"
-        Most iterations (a pass over the rows and a V step each); "auto" is 12 for neighbors, all of which are run, and
-        100 otherwise. A fit for classes from 48,000 rows in memory or more learns from parts of them first; "auto" is
-        then 2, both of which are run.
+        Most iterations, each a pass over the rows and a V step. "auto" is 12 for neighbors, all of which are run, and
+        100 otherwise. A fit for classes to 48,000 rows or more learns from batches of them first, and then runs 2
+        iterations over all rows. Rows that are read from files in each pass are not learned from in batches.
     tol : float, default=1e-4
         The fit ends when the loss falls by less than this, relatively; with the joint solver, twice in a row. The
         joint loss never rises; the columnwise one may, which ends the fit too, and the V before the rise is kept.
@@ -337,6 +403,8 @@ class OgE(_SCQ):
     ((1797, 4), dtype('uint8'))
     """
 
+    _parameter_constraints: ClassVar[dict[str, Any]] = {"ridge": [*real(0), *one_of(["auto"])]}
+
     def __init__(
         self,
         n_bits: int = 32,
@@ -372,11 +440,6 @@ class OgE(_SCQ):
         )
         self.ridge = ridge
 
-    def _v_step(self, ridge: float, xp: ModuleType, *, steps: int = joint.STEPS) -> VStep:
-        if self.solver == "columnwise":
-            return orthogonal.columnwise_step(ridge, xp=xp)
-        return joint.orthogonal_step(ridge, steps=steps, xp=xp)
-
 
 class OnE(_SCQ):
     r"""Orthonormal Encoder (Algorithm 1): binary codes from one linear map with orthonormal columns.
@@ -399,7 +462,7 @@ class OnE(_SCQ):
 
     See Also
     --------
-    OgE : The same with orthogonal columns of free length; usually the better codes, and quicker to fit.
+    OgE : The same with orthogonal columns of free length, which keeps classes better.
 
     Examples
     --------
@@ -411,24 +474,16 @@ class OnE(_SCQ):
     ((1797, 16), [-1, 1])
     """
 
-    def _v_step(self, ridge: float, xp: ModuleType, *, steps: int = joint.STEPS) -> VStep:
-        if self.solver == "columnwise":
-            return orthonormal.columnwise_step(xp=xp)
-        return joint.orthonormal_step(steps=steps, xp=xp)
 
-
-def _passes(recipe: Recipe, n: int) -> int:
-    """About how many passes over all of n rows a fit takes."""
-    return FEW_PASSES if recipe.few_passes or (recipe.in_parts and n >= partial.LEAST_ROWS) else MANY_PASSES
-
-
-def _with_rows_per_second(bar: Any, n: int) -> Iterator[int]:
-    """The iterations of a bar, which tells passes a second and the time left by itself."""
-    for done, iteration in enumerate(bar, start=1):
-        yield iteration
-        if seconds := bar.format_dict["elapsed"]:
-            bar.set_postfix_str(f"{bar.format_sizeof(n * done / seconds)} rows/s", refresh=False)
-
-
-def _last_fall(losses: list[float]) -> float:
-    return (losses[-2] - losses[-1]) / losses[-1] if len(losses) > 1 else np.inf
+def fit_at_scales(encoder: OnE, X: Any, scales: Sequence[float]) -> list[tuple[OnE, FittedMap]]:
+    """Fit copies of an OnE at several scales in one batched run, all from the same start."""
+    template = clone(encoder).set_params(scale=1.0)
+    template._check_parameters()
+    rows = template._open(X, reset=True, min_rows=2)
+    with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp):
+        fits = []
+        for scale, fitted in zip(scales, fit_maps(template, rows, scales=scales), strict=True):
+            one = copy.copy(template).set_params(scale=scale)
+            set_fitted(one, fitted, rows)
+            fits.append((one, fitted))
+    return fits

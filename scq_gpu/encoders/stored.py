@@ -1,19 +1,16 @@
-"""What a model file may hold: names, shapes, types and values are held to the encoder before anything is set.
+"""Checks of a model file: its names, shapes, types and values must fit the encoder before anything is set.
 
-A digest tells a damaged file from a whole one, not a file that fits from one that does not. Compiled loops trust the
-shapes they are given, so nothing that does not fit gets that far.
+A digest distinguishes a damaged file from a whole one, but not a file that fits from one that does not. Compiled loops
+trust the shapes they get.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-
-from scq_gpu.io.models import ModelFileError
 
 _SHAPES: dict[str, tuple[str | int, ...]] = {
     **dict.fromkeys(("components_", "pivots_", "frequencies_"), ("n_bits", "n_features_in_")),
@@ -25,103 +22,69 @@ _SHAPES: dict[str, tuple[str | int, ...]] = {
     "axes_": ("axes", "n_features_in_"),
     "offset_": ("axes",),
 }
-"""Axes of fitted arrays; those that no fact gives a length must agree with each other."""
-
-_LATER = frozenset({"mean_", "levels_", "eigenvalues_"})  # linear maps encode without; not in every file of before
-_MAX_SIZES = 100  # layers of a network
-_MAX_NAME = 200  # characters of a name or value that a message shows
+"""Axes of fitted arrays; axes of one name have one length."""
 
 
-def check_stored(
-    tensors: Mapping[str, np.ndarray],
-    facts: Any,
-    *,
-    arrays: Collection[str],
-    plain: Collection[str],
-    params: Collection[str],
-    shapes: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, tuple[int, ...]]],
-    path: str | os.PathLike[str],
-) -> None:
-    """Refuse arrays and facts that an encoder with these fitted arrays, plain facts and parameters cannot have.
-
-    ``shapes(params, fitted)`` gives those of arrays that are the encoder's own.
-    """
-    parts = [facts.get(part) if isinstance(facts, dict) else None for part in ("params", "fitted")]
-    if not all(isinstance(part, dict) for part in parts):
-        raise _unfit(path, "its facts hold no 'params' and 'fitted'")
-    given: dict[str, Any] = parts[0] or {}
-    fitted: dict[str, Any] = parts[1] or {}
+def check_stored(tensors: Mapping[str, np.ndarray], facts: Any, kind: Any) -> None:
+    """Raise a ValueError about arrays and facts of a file that an encoder of this class cannot have."""
+    given, fitted = (facts.get(part) if isinstance(facts, dict) else None for part in ("params", "fitted"))
+    if not isinstance(given, dict) or not isinstance(fitted, dict):
+        raise ValueError("its facts hold no 'params' and 'fitted'")
+    params = kind._get_param_names()
     for name, value in given.items():
         if name not in params or name == "device" or not (_is_plain(value) or _is_sizes(value)):
-            raise _unfit(path, f"the parameter {_shown(name)}={_shown(value)} is none of this encoder's")
+            raise ValueError(f"the parameter {_shown(name)}={_shown(value)} is none of this encoder's")
     for name, value in fitted.items():
-        kind = _FACTS.get(name)
-        if name not in (*plain, "feature_names_in_", "n_samples_kept_") or not (kind or _is_plain)(value):
-            raise _unfit(path, f"the fact {_shown(name)}={_shown(value)} is none of this encoder's")
-    lengths: dict[str | int, int] = {}
-    counts: dict[str, Any] = {"n_bits": given.get("n_bits"), "n_features_in_": fitted.get("n_features_in_")}
-    for name, value in counts.items():
+        fits = _FACTS.get(name, _is_plain)
+        if name not in (*kind._fitted_facts, "feature_names_in_", "n_samples_kept_") or not fits(value):
+            raise ValueError(f"the fact {_shown(name)}={_shown(value)} is none of this encoder's")
+    lengths: dict[str | int, Any] = {"n_bits": given.get("n_bits"), "n_features_in_": fitted.get("n_features_in_")}
+    for axis, value in lengths.items():
         if not _is_count(value) or value < 1:
-            raise _unfit(path, f"{name} is {_shown(value)}, where an integer above 0 is wanted")
-        lengths[name] = value
+            raise ValueError(f"{axis} is {_shown(value)}, where an integer above 0 is expected")
     names = fitted.get("feature_names_in_")
     if names is not None and len(names) != lengths["n_features_in_"]:
-        raise _unfit(path, f"it has {len(names)} names for {lengths['n_features_in_']} features")
-    spare = _LATER if "components_" in arrays else frozenset({"levels_"})
-    missing = [name for name in arrays if name not in tensors and name not in spare]
-    if missing:
-        raise _unfit(path, f"the array {missing[0]!r} is missing")
-    try:
-        own = shapes(given, fitted)
-    except ValueError as error:
-        raise _unfit(path, str(error)) from error
+        raise ValueError(f"it has {len(names)} names for {lengths['n_features_in_']} features")
+    for name in kind._fitted_arrays:
+        if name not in tensors:
+            raise ValueError(f"the array {name!r} is missing")
+    shapes = _SHAPES | kind._array_shapes(given, fitted)
     for name, x in tensors.items():
-        _check_array(name, x, lengths, arrays=arrays, params=params, own=own, path=path)
-    _check_words(lengths, given, path=path)
+        parameter = name.removeprefix("param.")
+        if name not in kind._fitted_arrays and (parameter == name or parameter not in params):
+            known = ", ".join(kind._fitted_arrays)
+            raise ValueError(f"the array {_shown(name)} is none of this encoder's, which are {known}")
+        _check_array(name, x, shapes.get(name), lengths)
+    if "words" in lengths:
+        _check_words(lengths, given.get("bits_per_subspace"))
 
 
-def _check_array(
-    name: str,
-    x: np.ndarray,
-    lengths: dict[str | int, int],
-    *,
-    arrays: Collection[str],
-    params: Collection[str],
-    own: Mapping[str, tuple[int, ...]],
-    path: str | os.PathLike[str],
-) -> None:
-    parameter = name.removeprefix("param.")
-    if name not in arrays and (parameter == name or parameter not in params):
-        raise _unfit(path, f"the array {_shown(name)} is none of this encoder's, which are {', '.join(arrays)}")
-    wanted = "iu" if name == "modes_" else "biuf" if parameter != name else "f"
-    if x.dtype.kind not in wanted:
-        raise _unfit(path, f"{name} is {x.dtype}, where {'integers' if name == 'modes_' else 'floats'} are wanted")
-    axes = own.get(name, _SHAPES.get(name))
+def _check_array(name: str, x: np.ndarray, axes: tuple[str | int, ...] | None, lengths: dict[str | int, Any]) -> None:
+    """Check the type, the shape and the values of an array, and add the lengths of its axes to the known ones."""
+    # A parameter may be an array of any numbers; fitted arrays are floats, but for the numbers of waves.
+    expected = "iu" if name == "modes_" else "biuf" if name.startswith("param.") else "f"
+    if x.dtype.kind not in expected:
+        raise ValueError(f"{name} is {x.dtype}, where {'integers' if name == 'modes_' else 'floats'} are expected")
     if axes is not None:
         shape = tuple(axis if isinstance(axis, int) else lengths.get(axis) for axis in axes)
         fits = x.ndim == len(axes) and all(w is None or w == s for w, s in zip(shape, x.shape, strict=True))
         if not fits or 0 in x.shape:
             shown = ", ".join(str(axis) if w is None else str(w) for axis, w in zip(axes, shape, strict=True))
-            raise _unfit(path, f"{name} has the shape {x.shape}, where ({shown}) is wanted")
+            raise ValueError(f"{name} has the shape {x.shape}, where ({shown}) is expected")
         lengths.update({axis: s for axis, s in zip(axes, x.shape, strict=True) if isinstance(axis, str)})
-    bad = x.size and x.dtype.kind == "f" and not math.isfinite(float(np.abs(x).max()))
-    if bad:
-        raise _unfit(path, f"{name} holds NaN or inf")
+    if x.size and x.dtype.kind == "f" and not math.isfinite(float(np.abs(x).max())):
+        raise ValueError(f"{name} holds NaN or inf")
 
 
-def _check_words(lengths: Mapping[str | int, int], given: Mapping[str, Any], *, path: str | os.PathLike[str]) -> None:
-    """Words of subspaces: as many as bits name, and dimensions that make up the axes."""
-    if "words" not in lengths:
-        return
-    bits: Any = given.get("bits_per_subspace")
-    if not _is_count(bits) or not 1 <= bits <= 16 or lengths["words"] != 1 << bits:
-        raise _unfit(path, f"it has {lengths['words']} words per subspace for bits_per_subspace={_shown(bits)}")
-    if lengths["subspaces"] * bits != lengths["n_bits"]:
-        raise _unfit(path, f"{lengths['subspaces']} subspaces of {bits} bits are not n_bits={lengths['n_bits']}")
-    if lengths["subspaces"] * lengths["dimensions"] != lengths["axes"]:
-        raise _unfit(
-            path, f"{lengths['subspaces']} subspaces of {lengths['dimensions']} dimensions are not {lengths['axes']}"
-        )
+def _check_words(lengths: Mapping[str | int, int], bits: Any) -> None:
+    """Check that there are as many words as bits can name, and that their dimensions make up the axes."""
+    subspaces, words, dimensions, axes = (lengths[axis] for axis in ("subspaces", "words", "dimensions", "axes"))
+    if not _is_count(bits) or not 1 <= bits <= 16 or words != 1 << bits:
+        raise ValueError(f"it has {words} words per subspace for bits_per_subspace={_shown(bits)}")
+    if subspaces * bits != lengths["n_bits"]:
+        raise ValueError(f"{subspaces} subspaces of {bits} bits are not n_bits={lengths['n_bits']}")
+    if subspaces * dimensions != axes:
+        raise ValueError(f"{subspaces} subspaces of {dimensions} dimensions are not {axes}")
 
 
 def _is_count(value: Any) -> bool:
@@ -133,7 +96,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_sizes(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= _MAX_SIZES and all(map(_is_count, value))
+    # No network has more than a hundred layers.
+    return isinstance(value, list) and len(value) <= 100 and all(map(_is_count, value))
 
 
 def _is_plain(value: Any) -> bool:
@@ -151,10 +115,4 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:_MAX_NAME]
-
-
-def _unfit(path: str | os.PathLike[str], why: str) -> ModelFileError:
-    return ModelFileError(
-        f"{os.fspath(path)} does not hold what its header says: {why}; save the encoder again, with this version"
-    )
+    return repr(value)[:200]

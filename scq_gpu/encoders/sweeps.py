@@ -8,18 +8,16 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
 
-from scq_gpu._core.arrays import from_host, to_host
+from scq_gpu._core.arrays import namespace, on_device_of
 from scq_gpu._core.bits import code_bytes
-from scq_gpu._core.devices import linalg_errors, on_device_of
-from scq_gpu._core.threads import blas_in_one_thread
+from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.validate import check_integer, check_integers, check_scales
-from scq_gpu.encoders.scq import _SCQ, OgE, OnE
+from scq_gpu.encoders.base import rows_of
+from scq_gpu.encoders.scq import OgE, OnE, fit_at_scales
 from scq_gpu.metrics.evaluation import evaluate
-from scq_gpu.rows.passes import SignStatistics
-from scq_gpu.training.loop import loss, train
+from scq_gpu.training.loop import loss
 
 __all__ = ["BitSweep", "ScalePath", "scale_path", "sweep_bits"]
 
@@ -49,7 +47,7 @@ class ScalePath:
 
     @property
     def table(self) -> list[dict[str, float]]:
-        """One row per scale, ready for a data frame or JSON."""
+        """Return one row per scale, ready for a data frame or JSON."""
         columns = zip(self.scales, self.loss_per_bit, self.retained_variance, strict=True)
         return [{"scale": s, "loss_per_bit": q, "retained_variance": v} for s, q, v in columns]
 
@@ -71,31 +69,19 @@ class BitSweep:
 
     @property
     def bits(self) -> tuple[int, ...]:
-        """The lengths."""
+        """Return the lengths."""
         return tuple(encoder.n_bits for encoder in self.encoders)
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One row per length, ready for a data frame, a plot or JSON."""
-        return [
-            {
-                "n_bits": encoder.n_bits,
-                "bytes": code_bytes(encoder.n_bits),
-                **_training_facts(encoder),
-                "seconds": seconds,
-            }
-            for encoder, seconds in zip(self.encoders, self.seconds, strict=True)
-        ]
+        """Return one row per length, ready for a data frame, a plot or JSON."""
+        fits = zip(self.encoders, self.seconds, strict=True)
+        return [_facts(encoder) | {"seconds": seconds} for encoder, seconds in fits]
 
     def evaluate(
-        self,
-        X_query: Any,
-        X_database: Any,
-        query_labels: Any = None,
-        database_labels: Any = None,
-        **options: Any,
+        self, X_query: Any, X_database: Any, query_labels: Any = None, database_labels: Any = None, **options: Any
     ) -> list[dict[str, Any]]:
-        """The table with the figures of `scq_gpu.evaluate` for each encoder added to its row.
+        """Return the table with the metrics of `scq_gpu.evaluate` added to the row of each encoder.
 
         Parameters
         ----------
@@ -115,9 +101,9 @@ class BitSweep:
         ]
 
 
-def _training_facts(encoder: Any) -> dict[str, Any]:
-    """How the fit went, as far as the encoder tells."""
-    facts: dict[str, Any] = {}
+def _facts(encoder: Any) -> dict[str, Any]:
+    """Return the size of codes, and loss, iterations and convergence where the encoder has them."""
+    facts = {"n_bits": encoder.n_bits, "bytes": code_bytes(encoder.n_bits)}
     if len(getattr(encoder, "loss_curve_", ())):
         facts["loss_per_bit"] = min(encoder.loss_curve_) / encoder.n_bits
     told = {"n_iter": "n_iter_", "converged": "converged_"}
@@ -125,7 +111,7 @@ def _training_facts(encoder: Any) -> dict[str, Any]:
 
 
 def sweep_bits(X: Any, bits: Iterable[int] = (8, 16, 32, 64, 128), *, encoder: Any = None) -> BitSweep:
-    """Fit an encoder for each of several lengths; OgE and OnE with one moments pass over the rows for all of them.
+    """Fit an encoder for each of several lengths; OgE and OnE share one moments pass over the rows.
 
     Parameters
     ----------
@@ -156,24 +142,20 @@ def sweep_bits(X: Any, bits: Iterable[int] = (8, 16, 32, 64, 128), *, encoder: A
     template = OgE() if encoder is None else encoder
     missing = [name for name in ("fit", "encode", "get_params") if not hasattr(template, name)]
     if missing or "n_bits" not in template.get_params():
-        wanted = "an estimator with fit, encode and a parameter n_bits"
-        raise TypeError(f"encoder={encoder!r} is not {wanted}; it lacks {', '.join(missing) or 'n_bits'}")
+        expected = "an estimator with fit, encode and a parameter n_bits"
+        raise TypeError(f"encoder={encoder!r} is not {expected}; it lacks {', '.join(missing) or 'n_bits'}")
     fitted = [clone(template).set_params(n_bits=n_bits) for n_bits in lengths]
-    for one in fitted:
-        if isinstance(one, _SCQ):
-            one._check_parameters()
-    shared = fitted[0]._open(X, reset=True, min_rows=2) if isinstance(fitted[0], _SCQ) else None
     seconds = []
-    held = contextlib.nullcontext() if shared is None else blas_in_one_thread(shared.xp)
-    with on_device_of(None if shared is None else shared.sample), held:
-        moments = None if shared is None else shared.moments()
+    with contextlib.ExitStack() as held:
+        if isinstance(template, OgE | OnE):
+            with on_device_of(X):
+                X = rows_of(X, device=template.device, min_rows=2)
+            # the moments pass is shared, and so are the threads that NumPy works on
+            held.enter_context(on_device_of(X.sample))
+            held.enter_context(blas_in_one_thread(X.xp))
         for one in fitted:
             started = time.perf_counter()
-            if shared is None or moments is None:
-                one.fit(X)
-            else:
-                one._open(X, reset=True)
-                one._fit_rows(shared, moments)
+            one.fit(X)
             seconds.append(time.perf_counter() - started)
     return BitSweep(tuple(fitted), tuple(seconds))
 
@@ -211,48 +193,16 @@ def scale_path(X: Any, n_bits: int, scales: Iterable[float], *, encoder: OnE | N
     factors = check_scales(scales)
     if not isinstance(encoder, OnE | None):
         raise TypeError(f"encoder={encoder!r} is not an OnE: only its loss depends on the scale")
-    template = clone(OnE() if encoder is None else encoder).set_params(
-        n_bits=n_bits, n_init=1, scale="auto", preserve="classes"
-    )
-    template._check_parameters()
-    rows = template._open(X, reset=True, min_rows=2)
-    xp = rows.xp
-    with on_device_of(rows.sample), linalg_errors(xp), blas_in_one_thread(xp):
-        recipe = template._recipe()
-        auto = template._basis(rows, rows.moments(), recipe)
-        unit = dataclasses.replace(auto, lam=auto.eigenvalues, scale=1.0)
-        projected = rows.project(unit)
-        V = template._starts(unit, rows, projected, recipe)
-        scale = xp.astype(from_host(np.asarray(factors), xp=xp, device=rows.device), V.dtype)
-        lam = unit.lam * (scale * scale)[:, None]
-        runs = train(
-            projected,
-            lam,
-            xp.broadcast_to(V, (len(factors), *V.shape[1:])),
-            step=template._v_step(0.0, xp),
-            ridge=0.0,
-            tol=template.tol,
-            iterations=template._progress(range(1, recipe.max_iter + 1), rows.shape[0]),
-            scale=scale,
-            xp=xp,
-        )
-        V = xp.stack([run.V for run in runs])
-        statistics = projected.statistics(V)
-        statistics = statistics._replace(M=statistics.M * scale[:, None, None])
-        losses = to_host(loss(lam, statistics.M, V, xp=xp))
-        variances = to_host(xp.sum(unit.lam[:, None] * V * V, axis=(-2, -1)))
-        encoders = []
-        for r, (factor, run) in enumerate(zip(factors, runs, strict=True)):
-            fitted = clone(template).set_params(scale=factor)
-            fitted._open(X, reset=True)
-            basis = dataclasses.replace(unit, lam=lam[r, :], scale=factor)
-            fitted._keep(run, basis, rows, SignStatistics(*(x[r : r + 1, ...] for x in statistics)))
-            encoders.append(fitted)
-    top = to_host(unit.lam)[:n_bits].sum()
-    return ScalePath(
-        factors,
-        tuple((losses / n_bits).tolist()),
-        tuple((100 * variances / top).tolist()),
-        tuple(encoders),
-        auto.scale,
-    )
+    template = clone(OnE() if encoder is None else encoder).set_params(n_bits=n_bits, n_init=1, preserve="classes")
+    fits = fit_at_scales(template, X, factors)
+    basis = fits[0][1].basis
+    xp = namespace(basis.lam)
+    losses, variances = [], []
+    with on_device_of(basis.lam):
+        top = float(xp.sum(basis.eigenvalues[:n_bits]))
+        for factor, (_, fitted) in zip(factors, fits, strict=True):
+            lam, V = fitted.basis.lam, fitted.run.V
+            losses.append(float(loss(lam, fitted.statistics.M, V, xp=xp)) / n_bits)
+            variances.append(100 * float(xp.sum(lam[:, None] * V * V)) / factor**2 / top)
+    auto = (n_bits / top) ** 0.5
+    return ScalePath(factors, tuple(losses), tuple(variances), tuple(encoder for encoder, _ in fits), auto)

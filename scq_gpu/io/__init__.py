@@ -1,4 +1,4 @@
-"""Files: rows to fit on and to encode (`open_rows`), models, codes of whole files, and other software's formats."""
+"""Files of rows (`open_rows`), models and codes, and formats of other software."""
 
 from scq_gpu.io.code_tables import read_codes
 from scq_gpu.io.models import ModelFileError

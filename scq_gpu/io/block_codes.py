@@ -1,7 +1,7 @@
-"""Codes of a source, block after block, made by this process or by several.
+"""Codes of a source, block by block, made by this process or by several.
 
-Processes share nothing but the order of blocks: each opens the source by itself and sends back codes, which are small.
-Blocks are cut alike and codes do not depend on the number of threads, so the codes are the same.
+Processes share only the order of blocks. Each opens the source by itself and sends back codes, which are small. Block
+boundaries and codes do not depend on the number of processes or threads.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from scq_gpu._core.arrays import to_host
-from scq_gpu._core.invalid import fill_invalid, settle_codes
-from scq_gpu._core.threads import available_cores
+from scq_gpu._core.machine import available_cores
+from scq_gpu._core.validate import fill_invalid, settle_codes
 from scq_gpu.rows.sources.base import ArrayRows, RowSource, read_ahead
 
-_RUN = 4  # blocks that a process works on at a time: reading can start anywhere, but not everywhere cheaply
-_SAMPLE_ROWS = 64  # rows of a block that its checksum is of
-_WAITING = 3  # runs under way or done, per process: more would only be held
+# Blocks that a process encodes per task: starting to read in the middle of a source is expensive in some formats.
+_RUN = 4
+_SAMPLE_ROWS = 64  # rows of a block that go into its checksum
 
 
 class BlockCodes(NamedTuple):
-    """Codes of a block, and what is kept about its rows."""
+    """Codes of a block, and facts about its rows."""
 
     codes: np.ndarray
-    checksum: int  # of some of its rows
+    checksum: int  # of a sample of its rows
     rows: int
     invalid: np.ndarray  # row numbers within the block
 
 
 class Work(NamedTuple):
-    """What is to be encoded, and how."""
+    """Rows to encode, and how to encode them."""
 
     encoder: Any
     rows: RowSource
@@ -52,43 +52,43 @@ class Work(NamedTuple):
 
 
 def block_checksum(X: Any) -> int:
-    """A checksum of some rows of a block, evenly spread."""
+    """Compute a checksum of evenly spaced rows of a block."""
     return zlib.crc32(np.ascontiguousarray(to_host(X)[:: -(-X.shape[0] // _SAMPLE_ROWS)]).tobytes())
 
 
 def encoded_blocks(work: Work, *, first: int, workers: int = 1) -> Iterator[BlockCodes]:
-    """Codes of the blocks from row ``first`` on, in order."""
+    """Return an iterator over the codes of the blocks from row ``first`` on."""
     if workers == 1:
         return _encode(work, first, None)
     return _encode_with(work, first, workers)
 
 
 def _encode(work: Work, first: int, count: int | None) -> Iterator[BlockCodes]:
-    """Codes of ``count`` blocks, or of all."""
+    """Encode ``count`` blocks, or all."""
     blocks = islice(work.rows.blocks(work.block_rows, first=first), count)
     start = first
     with contextlib.closing(read_ahead(blocks)) as ahead:
         for X in ahead:
-            bad, filled = np.zeros(0, dtype=np.int64), X
-            if work.on_invalid != "raise":
-                filled, bad = fill_invalid(X)
-            begin = start
-            block = ArrayRows(filled, label=work.rows.label, locate=lambda row, n=begin: work.rows.locate(n + row))  # type: ignore[misc]
+            filled, bad = (X, np.zeros(0, dtype=np.int64)) if work.on_invalid == "raise" else fill_invalid(X)
+            block = ArrayRows(filled, label=work.rows.label, locate=lambda row, n=start: work.rows.locate(n + row))  # type: ignore[misc]
             codes = to_host(settle_codes(work.encoder.encode(block), bad, work.on_invalid))
             yield BlockCodes(codes, block_checksum(X), X.shape[0], bad)
             start += X.shape[0]
 
 
 def _encode_with(work: Work, first: int, workers: int) -> Iterator[BlockCodes]:
-    """The same by several processes, each of which takes the next run of blocks."""
+    """Encode with several processes, each of which takes the next run of blocks."""
     context = multiprocessing.get_context("spawn")
-    alive, ours = context.Pipe(duplex=False)  # when our end closes, however we end, processes end
+    # Workers exit when our end of the pipe closes, even if this process is killed.
+    alive, ours = context.Pipe(duplex=False)
     starts = iter(range(first, work.rows.shape[0], _RUN * work.block_rows))
-    executor = ProcessPoolExecutor(workers, context, _prepare, (work, alive, _share(workers)))
+    threads = max(1, available_cores() // workers)
+    executor = ProcessPoolExecutor(workers, context, _prepare, (work, alive, threads))
     try:
         runs: deque[Future[list[BlockCodes]]] = deque()
         while True:
-            runs.extend(executor.submit(_encode_run, start) for start in islice(starts, workers * _WAITING - len(runs)))
+            # Three runs per process keep all of them busy; more would only take memory.
+            runs.extend(executor.submit(_encode_run, start) for start in islice(starts, 3 * workers - len(runs)))
             if not runs:
                 break
             yield from runs.popleft().result()
@@ -104,16 +104,12 @@ def _encode_with(work: Work, first: int, workers: int) -> Iterator[BlockCodes]:
         alive.close()
 
 
-def _share(workers: int) -> int:
-    """Threads of each process."""
-    return max(1, available_cores() // workers)
-
-
-_work: Work  # of a worker process
+# The work of a worker process.
+_work: Work
 
 
 def _prepare(work: Work, alive: Connection, threads: int) -> None:
-    """Begin a worker process: it ends with its parent, and leaves interrupts to it."""
+    """Set up a worker process, which ignores interrupts and exits with its parent."""
     global _work
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,12 +1,13 @@
-"""Codes as tables: Parquet and Arrow files with the ids of the rows beside their codes.
+"""Tables of codes: Parquet and Arrow files with the ids of the rows beside their codes.
 
-The column ``code`` holds fixed-size binaries, the bytes of a code; the schema's metadata say how many bits they hold.
+The column ``code`` holds codes as fixed-size binaries. The metadata of the schema hold the number of bits.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,11 @@ import numpy as np
 
 from scq_gpu._core.bits import BIT_CONTRACT, code_bytes
 from scq_gpu._core.files import replacing
-from scq_gpu._core.optional import need
+from scq_gpu._core.messages import need
 from scq_gpu.rows.sources.base import RowSource
 
-__all__ = ["TABLES", "read_codes", "write_table"]
-
 TABLES = (".parquet", ".arrow", ".feather")
-_BATCH = 1 << 18  # rows of a record batch, or row group
+_BATCH = 1 << 18  # rows of a record batch or row group
 _COLUMN = "code"
 
 
@@ -30,14 +29,14 @@ def _pyarrow(module: str = "pyarrow") -> Any:
 
 
 def check_id_column(rows: RowSource, column: str | None, out: Path) -> None:
-    """Refuse ids that are not there, or have no place in the output, before any work is done."""
+    """Reject ids that do not exist, or that the output cannot hold, before any work is done."""
     if out.suffix in TABLES:
         _pyarrow()
     if column is None:
         return
     if out.suffix not in TABLES:
         raise ValueError(
-            f"id_column={column!r} needs a place for ids, which {out.suffix} files have not: use {' or '.join(TABLES)}"
+            f"id_column={column!r} needs a table for the ids, which {out.suffix} is not: use {' or '.join(TABLES)}"
         )
     if column == _COLUMN:
         raise ValueError(f"id_column={column!r} is the name of the column of codes; rename the one of ids")
@@ -47,47 +46,37 @@ def check_id_column(rows: RowSource, column: str | None, out: Path) -> None:
 def write_table(
     out: Path, codes: np.ndarray, *, n_bits: int, rows: RowSource, id_column: str | None, dropped: np.ndarray
 ) -> None:
-    """Write codes (m, bytes), and the ids of their rows, to a table, all or nothing.
+    """Write codes (m, bytes) and the ids of their rows to a table, atomically.
 
-    ``dropped`` are the rows of the source, ascending, that have no codes.
+    ``dropped`` lists the rows of the source, ascending, that have no codes.
     """
     pa = _pyarrow()
     width = codes.shape[1]
     fields = [] if id_column is None else [pa.field(id_column, rows.id_type(id_column), nullable=False)]
     metadata = {"scq_gpu.n_bits": str(n_bits), "scq_gpu.bit_contract": BIT_CONTRACT}
     schema = pa.schema([*fields, pa.field(_COLUMN, pa.binary(width), nullable=False)], metadata=metadata)
-    batches = range(0, len(codes), _BATCH)
-    ids = repeat(None) if id_column is None else _in_batches(_kept(rows.ids(id_column, _BATCH), dropped))
-    with replacing(out) as file, _writer(file, schema, out.suffix) as writer:
-        for start, some_ids in zip(batches, ids, strict=False):
+    ids = repeat(None) if id_column is None else _in_batches(rows.ids(id_column, _BATCH), dropped)
+    if out.suffix == ".parquet":
+        make = partial(_pyarrow("pyarrow.parquet").ParquetWriter, use_dictionary=False, compression="zstd")
+    else:
+        make = _pyarrow("pyarrow.ipc").new_file
+    with replacing(out) as file, make(file, schema) as writer:
+        for start, some_ids in zip(range(0, len(codes), _BATCH), ids, strict=False):
             some = np.ascontiguousarray(codes[start : start + _BATCH])
             column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(some), [None, pa.py_buffer(some)])
             columns = [column] if some_ids is None else [some_ids, column]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
-def _writer(file: Any, schema: Any, ending: str) -> Any:
-    if ending == ".parquet":
-        pq = _pyarrow("pyarrow.parquet")
-        return pq.ParquetWriter(file, schema, use_dictionary=False, compression="zstd")
-    return _pyarrow("pyarrow.ipc").new_file(file, schema)
-
-
-def _kept(ids: Iterator[Any], dropped: np.ndarray) -> Iterator[Any]:
-    """The ids of rows that were not dropped."""
+def _in_batches(ids: Iterator[Any], dropped: np.ndarray) -> Iterator[Any]:
+    """Cut arrays of any length, without the ids of dropped rows, into arrays of `_BATCH`; the last may be shorter."""
+    pa = _pyarrow()
     start = 0
+    waiting: list[Any] = []
     for piece in ids:
         gone = dropped[np.searchsorted(dropped, start) : np.searchsorted(dropped, start + len(piece))] - start
         start += len(piece)
-        yield piece.take(np.delete(np.arange(len(piece)), gone)) if gone.size else piece
-
-
-def _in_batches(pieces: Iterator[Any]) -> Iterator[Any]:
-    """Arrays of any length as arrays of `_BATCH`; the last may be shorter."""
-    pa = _pyarrow()
-    waiting: list[Any] = []
-    for piece in pieces:
-        waiting.append(piece)
+        waiting.append(piece.take(np.delete(np.arange(len(piece)), gone)) if gone.size else piece)
         while sum(map(len, waiting)) >= _BATCH:
             joined = pa.concat_arrays(waiting)
             yield joined[:_BATCH]
@@ -97,7 +86,7 @@ def _in_batches(pieces: Iterator[Any]) -> Iterator[Any]:
 
 
 def read_codes(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Codes that `scq_gpu.encode_file` wrote, and their ids.
+    """Read the codes that `scq_gpu.encode_file` wrote, and their ids.
 
     Parameters
     ----------
@@ -108,7 +97,7 @@ def read_codes(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | N
     -------
     codes : array (n, bytes) of uint8
     ids : array (n,) of integers or strings, or None
-        What the other column of a table holds; None where there is none.
+        The other column of a table; None if there is none.
 
     Examples
     --------
@@ -136,7 +125,7 @@ def read_codes(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | N
 
 
 def read_table(path: Path) -> tuple[np.ndarray, np.ndarray | None, int]:
-    """Codes, ids and the number of bits that a table holds."""
+    """Read codes, ids and the number of bits from a table."""
     pa = _pyarrow()
     try:
         if path.suffix == ".parquet":
@@ -154,20 +143,16 @@ def read_table(path: Path) -> tuple[np.ndarray, np.ndarray | None, int]:
     width = found[_COLUMN].byte_width
     if any(column.null_count for column in table.columns):
         raise ValueError(f"{path} holds nulls; every row has a code and an id")
-    column = table.column(_COLUMN).combine_chunks()
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    codes = np.concatenate([_bytes(chunk, width) for chunk in chunks] or [np.zeros((0, width), dtype=np.uint8)])
     metadata = table.schema.metadata or {}
     n_bits = int(metadata.get(b"scq_gpu.n_bits", b"%d" % (8 * width)))
-    if code_bytes(max(1, n_bits)) > width or metadata.get(b"scq_gpu.bit_contract", BIT_CONTRACT.encode()) != (
-        BIT_CONTRACT.encode()
-    ):
+    contract = BIT_CONTRACT.encode()
+    if code_bytes(max(1, n_bits)) > width or metadata.get(b"scq_gpu.bit_contract", contract) != contract:
         raise ValueError(f"{path} holds codes of {width} bytes and claims {n_bits} bits by another contract")
+    chunks = [
+        np.frombuffer(chunk.buffers()[1], np.uint8, count=len(chunk) * width, offset=chunk.offset * width)
+        for chunk in table.column(_COLUMN).chunks
+        if len(chunk)
+    ]
+    codes = np.concatenate(chunks or [np.zeros(0, dtype=np.uint8)]).reshape(-1, width)
     other = [name for name in found if name != _COLUMN]
     return codes, np.asarray(table.column(other[0]).to_numpy()) if other else None, n_bits
-
-
-def _bytes(column: Any, width: int) -> np.ndarray:
-    """The bytes of fixed-size binaries, as rows."""
-    start = column.offset * width
-    return np.frombuffer(column.buffers()[1], dtype=np.uint8)[start : start + len(column) * width].reshape(-1, width)

@@ -1,42 +1,39 @@
-r"""A linear map as a Faiss index, and back.
+r"""Linear maps as Faiss indexes, and back.
 
 Faiss's `IndexLSH` computes ``rrot.A x - thresholds`` and sets bit k where that is ``>= 0``, at position ``k % 8`` of
-byte ``k // 8``: our bit contract, once A is W' and the thresholds are t. Its binary indexes take codes as they are.
+byte ``k // 8``. That is our bit contract, with A = W' and the thresholds t. Its binary indexes take codes as they are.
 
-Float queries against codes are a product quantizer of four bits per group, which Faiss scans with tables in registers
-(`IndexPQFastScan`). With the coordinates :math:`o_k` and the levels of `scq_gpu.search.scoring`, their midpoints
-:math:`m_k` and half differences :math:`h_k`, and :math:`b_k = \pm 1`,
+A product quantizer of four bits per group (`IndexPQFastScan`, tables in registers) compares float queries with codes.
+With the coordinates :math:`o_k` and the levels of `scq_gpu.search.scoring`, their midpoints :math:`m_k`, their half
+differences :math:`h_k`, and :math:`b_k = \pm 1`,
 
 .. math:: |o(q) - c(b)|^2 = |o(q) - m|^2 + |h|^2 - 2 \sum_k (o_k(q) - m_k) \, b_k h_k,
 
-so codes rank by the last sum. A row, however, gets the bit :math:`b_k` of the sign of :math:`o_k`, not of
-:math:`o_k - m_k`, and Faiss encodes a row by the nearest centroid in the space of the queries. Two more axes per group
-part the two: on one, every vector is K and the centroid is :math:`-\sum_k m_k b_k h_k / K`, which is the term with
-:math:`m_k`; on the other every vector is 0, and the centroids differ there such that the first
-axis does not change which of them is nearest.
+so codes rank by the last sum. The bit :math:`b_k` of a row is the sign of :math:`o_k`, not of :math:`o_k - m_k`, but
+Faiss encodes a row by the nearest centroid in the space of the queries. Two more axes per group separate the two. On
+the first, every vector is K and the centroid is :math:`-\sum_k m_k b_k h_k / K`, which is the term with :math:`m_k`. On
+the second, every vector is 0, and the centroids are placed such that the first axis does not change the nearest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scq_gpu._core.bits import code_bytes
-from scq_gpu._core.optional import need
+from scq_gpu._core.messages import need
 from scq_gpu.search.scoring import UnitMap
 
 KINDS = ("flat", "ivf", "hnsw", "asymmetric")
 
 _INSTALL = "pip install faiss-cpu"
 _GROUP = 4  # bits per group of a fast scan: 16 table entries fill a register
-_HNSW_LINKS = 32  # Faiss's own default
 
 
 class _Step(NamedTuple):
-    """``x -> A x + b``, and whether each row is then divided by a length of its own."""
+    """The map ``x -> A x + b``; ``rescales`` means that each row is then divided by its own length."""
 
     A: np.ndarray
     b: np.ndarray
@@ -44,10 +41,11 @@ class _Step(NamedTuple):
 
 
 def make_index(components: np.ndarray, threshold: np.ndarray) -> Any:
-    """A trained, empty ``faiss.IndexLSH`` whose codes are those of the map."""
+    """Build a trained, empty ``faiss.IndexLSH`` that makes the codes of the map."""
     faiss = need("faiss", caller="to_faiss", install=_INSTALL)
     n_bits, d = components.shape
-    index = faiss.IndexLSH(d, n_bits, True, True)  # with a matrix and thresholds of its own, which are ours from now on
+    # The index has its own matrix and thresholds, which are replaced here.
+    index = faiss.IndexLSH(d, n_bits, True, True)
     faiss.copy_array_to_vector(np.ascontiguousarray(components, dtype=np.float32).ravel(), index.rrot.A)
     faiss.copy_array_to_vector(np.ascontiguousarray(threshold, dtype=np.float32), index.thresholds)
     index.rrot.is_orthonormal = False
@@ -56,19 +54,20 @@ def make_index(components: np.ndarray, threshold: np.ndarray) -> Any:
 
 
 def make_binary_index(n_bits: int, kind: str, *, n_lists: int) -> Any:
-    """An empty binary index for codes, with an inverted index (untrained) or a graph."""
+    """Build an empty binary index for codes, with untrained inverted lists or a graph."""
     faiss = need("faiss", caller="to_faiss", install=_INSTALL)
-    description = f"BIVF{n_lists}" if kind == "ivf" else f"BHNSW{_HNSW_LINKS}"
+    description = f"BIVF{n_lists}" if kind == "ivf" else "BHNSW32"
     return faiss.index_binary_factory(8 * code_bytes(n_bits), description)
 
 
 def make_asymmetric_index(known: UnitMap) -> Any:
-    """A trained, empty index that encodes as the map does, and scores codes against float queries."""
+    """Build a trained, empty index that encodes like the map and scores codes against float queries."""
     faiss = need("faiss", caller="to_faiss", install=_INSTALL)
     if known.components is None:
         raise ValueError("an index for floats needs the components of the map")
     n_bits, d = known.components.shape
-    n_groups = 2 * code_bytes(n_bits)  # whole bytes, so that Faiss's codes are ours
+    # Two groups fill a byte, so that Faiss's codes are ours.
+    n_groups = 2 * code_bytes(n_bits)
     padding = [(0, _GROUP * n_groups - n_bits), (0, 0)]
     halves = np.pad(known.levels @ [[-0.5, 0.5], [0.5, 0.5]], padding).reshape(n_groups, _GROUP, 2)
     missing = np.arange(_GROUP * n_groups).reshape(n_groups, _GROUP) >= n_bits
@@ -89,18 +88,20 @@ def make_asymmetric_index(known: UnitMap) -> Any:
 
 
 def _centroids(h: np.ndarray, m: np.ndarray, missing: np.ndarray, size: float) -> np.ndarray:
-    """Centroids (groups, 16, 6) from h and m (groups, 4): see the head of this module; K is ``size``."""
+    """Compute centroids (groups, 16, 6) from h and m (groups, 4) as the module docstring derives; K is ``size``."""
     bits = np.arange(2**_GROUP)[:, None] >> np.arange(_GROUP) & 1
     signs = 2 * bits - 1
     moved = np.sum(signs * (m * h)[:, None, :], axis=2)
-    too_near = 2 * moved + (moved / size) ** 2  # by how much less another row's squared distance would be
-    never = size**2 * np.sum(bits * missing[:, None, :], axis=2)  # bits that pad the last byte stay 0
+    # The first extra axis brings a centroid this much nearer, which the second axis compensates.
+    too_near = 2 * moved + (moved / size) ** 2
+    # Bits that pad the last byte stay 0.
+    never = size**2 * np.sum(bits * missing[:, None, :], axis=2)
     apart = np.sqrt(np.max(too_near, axis=1, keepdims=True) - too_near + never)
     return np.concatenate([signs * h[:, None, :], -moved[:, :, None] / size, apart[:, :, None]], axis=2)
 
 
 def read_map(source: Any) -> tuple[np.ndarray, np.ndarray]:
-    """W' (n_bits, d) and t (n_bits,), in float32, of what Faiss encodes with ``source``."""
+    """Return W' (n_bits, d) and t (n_bits,), in float32, of the map that ``source`` encodes with."""
     faiss = need("faiss", caller="from_faiss", install=_INSTALL)
     (A, b, rescaled), *rest = _steps(source, faiss)
     for step in rest:
@@ -114,7 +115,7 @@ def read_map(source: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _steps(source: Any, faiss: ModuleType) -> list[_Step]:
-    """What happens to a row, up to ``>= 0``."""
+    """List the maps that Faiss applies to a row before ``>= 0``."""
     if isinstance(source, faiss.VectorTransform):
         return [_read_transform(source, faiss)]
     if not isinstance(source, faiss.Index):
@@ -138,32 +139,29 @@ def _steps(source: Any, faiss: ModuleType) -> list[_Step]:
 
 def _read_transform(transform: Any, faiss: ModuleType) -> _Step:
     transform = _checked(faiss.downcast_VectorTransform(transform))
-    for kind in type(transform).__mro__:
-        if kind.__name__ in _READERS:
-            return _READERS[kind.__name__](transform, faiss)
-    raise TypeError(f"from_faiss cannot read a {type(transform).__name__}; it reads {', '.join(_READERS)}")
+    if isinstance(transform, faiss.LinearTransform):
+        return _read_linear(transform, faiss)
+    d = transform.d_in
+    if isinstance(transform, faiss.CenteringTransform):
+        return _Step(np.eye(d), -_array(transform.mean, faiss))
+    if isinstance(transform, faiss.NormalizationTransform):
+        return _Step(np.eye(d), np.zeros(d), rescales=True)
+    # It centers a row, divides it by its length and applies a matrix.
+    if isinstance(transform, faiss.ITQTransform):
+        last = _read_linear(transform.pca_then_itq, faiss)
+        if np.any(last.b):
+            raise ValueError("this ITQTransform adds a bias after it divided each row by its length: no linear map")
+        return _Step(last.A, -last.A @ _array(transform.mean, faiss), rescales=True)
+    raise TypeError(
+        f"from_faiss cannot read a {type(transform).__name__}; it reads LinearTransform, CenteringTransform, "
+        "NormalizationTransform, ITQTransform"
+    )
 
 
 def _read_linear(transform: Any, faiss: ModuleType) -> _Step:
-    """Also PCAMatrix, ITQMatrix, OPQMatrix and RandomRotationMatrix: all are a matrix and, some, a bias."""
+    """Read a LinearTransform, PCAMatrix, ITQMatrix, OPQMatrix or RandomRotationMatrix, with or without a bias."""
     A = _array(transform.A, faiss).reshape(transform.d_out, transform.d_in)
     return _Step(A, _array(transform.b, faiss) if transform.have_bias else np.zeros(transform.d_out))
-
-
-def _read_itq(transform: Any, faiss: ModuleType) -> _Step:
-    """Faiss centers the row, divides it by its length, then applies a matrix without bias: signs do not see lengths."""
-    last = _read_linear(transform.pca_then_itq, faiss)
-    if np.any(last.b):
-        raise ValueError("this ITQTransform adds a bias after it divided each row by its length: no linear map")
-    return _Step(last.A, -last.A @ _array(transform.mean, faiss), rescales=True)
-
-
-_READERS: dict[str, Callable[[Any, ModuleType], _Step]] = {
-    "LinearTransform": _read_linear,
-    "CenteringTransform": lambda transform, faiss: _Step(np.eye(transform.d_in), -_array(transform.mean, faiss)),
-    "NormalizationTransform": lambda transform, _: _Step(np.eye(transform.d_in), np.zeros(transform.d_in), True),
-    "ITQTransform": _read_itq,
-}
 
 
 def _checked(thing: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Codes as other software wants them.
+"""Codes in the layouts of other software.
 
-Hamming distances do not depend on the order of bits, but what a system shows, slices or multiplies with floats does, so
-each format has the order of that system's own documentation (docs/interchange.md names the pages).
+Hamming distances do not depend on the order of bits, but what a system shows, slices or multiplies with floats does.
+Each format has the order of that system's own documentation (docs/interchange.md names the pages).
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from scq_gpu._core.arrays import Array, namespace, to_host
+from scq_gpu._core.arrays import Array, namespace, on_device_of_arguments, to_host
 from scq_gpu._core.codes import unpack
-from scq_gpu._core.devices import on_device_of_arguments
 from scq_gpu._core.validate import check_choice, check_index_codes, check_integer
 
 
@@ -41,13 +40,13 @@ def convert(codes: Array, n_bits: int, to: str) -> Any:
     Parameters
     ----------
     codes : array (n, ceil(n_bits / 8)) of uint8
-        What ``encoder.encode`` or `scq_gpu.pack` return.
+        Result of ``encoder.encode`` or `scq_gpu.pack`.
     n_bits : int
     to : str
         ============================================ ===================================================================
         "faiss", "cuvs", "milvus"                    uint8 (n, bytes), least significant bit first: unchanged
-        "usearch", "lancedb", "ubinary",             uint8 (n, bytes), most significant bit first, as `numpy.packbits`
-        "sentence-transformers"                      has it
+        "usearch", "lancedb", "ubinary",             uint8 (n, bytes), most significant bit first, like
+        "sentence-transformers"                      `numpy.packbits`
         "binary"                                     int8 (n, bytes): sentence-transformers' ``binary``, "ubinary" - 128
         "vespa", "elasticsearch"                     int8 (n, bytes): the bytes of "ubinary" read as signed
         "hex"                                        list of n strings: the bytes of "ubinary", two digits each
@@ -60,12 +59,11 @@ def convert(codes: Array, n_bits: int, to: str) -> Any:
     -------
     array, or list of str
         Arrays of numbers in the namespace and on the device of the codes. Bits that pad the last byte are 0, in either
-        order, and add nothing to a distance: where a system wants a dimension in whole bytes, it is ``8 * bytes``.
+        order, and add nothing to a distance. Where a system needs a dimension in whole bytes, it is ``8 * bytes``.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import scq_gpu as scq
+    >>> import numpy as np, scq_gpu as scq
     >>> codes = scq.pack(np.array([[1, 1, 0, 0, 0, 0, 0, 0, 1]]))
     >>> codes, scq.convert(codes, 9, to="ubinary")
     (array([[3, 1]], dtype=uint8), array([[192, 128]], dtype=uint8))
@@ -78,27 +76,16 @@ def convert(codes: Array, n_bits: int, to: str) -> Any:
 
 
 def _msb_first(codes: Array, n_bits: int) -> Array:
-    """Each byte turned round: halves, quarters and single bits change places."""
+    """Reverse the bits of each byte: swap halves, then quarters, then single bits."""
     for mask, shift in ((0x0F, 4), (0x33, 2), (0x55, 1)):
         codes = ((codes & mask) << shift) | ((codes >> shift) & mask)
     return codes
 
 
-def _msb_signed(codes: Array, n_bits: int) -> Array:
-    """The bytes in two's complement."""
-    xp = namespace(codes)
-    values = xp.astype(_msb_first(codes, n_bits), xp.int16)
-    return xp.astype(xp.where(values > 127, values - 256, values), xp.int8)
-
-
-def _msb_minus_128(codes: Array, n_bits: int) -> Array:
-    """The bytes less 128, which is not what reading them as signed gives."""
-    xp = namespace(codes)
-    return xp.astype(xp.astype(_msb_first(codes, n_bits), xp.int16) - 128, xp.int8)
-
-
-def _hex(codes: Array, n_bits: int) -> list[str]:
-    return [row.tobytes().hex() for row in to_host(_msb_first(codes, n_bits))]
+def _minus_128(values: Array) -> Array:
+    """Subtract 128 from bytes."""
+    xp = namespace(values)
+    return xp.astype(xp.astype(values, xp.int16) - 128, xp.int8)
 
 
 def _bit_strings(codes: Array, n_bits: int) -> np.ndarray:
@@ -106,17 +93,17 @@ def _bit_strings(codes: Array, n_bits: int) -> np.ndarray:
     return digits.view(f"S{n_bits}")[:, 0].astype(f"U{n_bits}")
 
 
-def _float_signs(codes: Array, n_bits: int) -> Array:
-    return namespace(codes).astype(unpack(codes, n_bits), namespace(codes).float32)
-
-
 FORMATS: dict[str, Callable[[Array, int], Any]] = {
     **dict.fromkeys(("faiss", "cuvs", "milvus"), lambda codes, n_bits: codes),
     **dict.fromkeys(("usearch", "lancedb", "sentence-transformers", "ubinary"), _msb_first),
-    "binary": _msb_minus_128,
-    **dict.fromkeys(("vespa", "elasticsearch"), _msb_signed),
-    "hex": _hex,
+    "binary": lambda codes, n_bits: _minus_128(_msb_first(codes, n_bits)),
+    # With its top bit flipped, a byte minus 128 is the byte read as two's complement.
+    **dict.fromkeys(("vespa", "elasticsearch"), lambda codes, n_bits: _minus_128(_msb_first(codes, n_bits) ^ 128)),
+    "hex": lambda codes, n_bits: [row.tobytes().hex() for row in to_host(_msb_first(codes, n_bits))],
     "pgvector": lambda codes, n_bits: _bit_strings(codes, n_bits).tolist(),
     "bits": _bit_strings,
-    **dict.fromkeys(("qdrant", "weaviate"), _float_signs),
+    **dict.fromkeys(
+        ("qdrant", "weaviate"),
+        lambda codes, n_bits: namespace(codes).astype(unpack(codes, n_bits), namespace(codes).float32),
+    ),
 }

@@ -1,6 +1,6 @@
 """Model files: safetensors with the bit contract, versions and training facts in the header.
 
-They are the same whatever device wrote them, and are written all or nothing.
+Their content does not depend on the device, and they are replaced atomically.
 """
 
 from __future__ import annotations
@@ -23,41 +23,31 @@ from scq_gpu._version import __version__
 
 FORMAT = "scq_gpu-model"
 FORMAT_VERSION = 1
-_UNREADABLE = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)  # by JSON that is not ours
+# Errors raised by JSON that is not ours.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class ModelFileError(ValueError):
-    """A file that is not a model of ours, or not a whole one."""
+    """A file that is not a model of scq_gpu, or is damaged."""
 
 
 def write_model(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
     """Write arrays and JSON-ready facts as a model file, replacing ``path`` only once all of it is on disk."""
     arrays = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
+    header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "bit_contract": BIT_CONTRACT}
     versions = {"scq_gpu": __version__, "numpy": np.__version__, "python": platform.python_version()}
-    header = {
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "bit_contract": BIT_CONTRACT,
-        "versions": json.dumps(versions),
-        "facts": json.dumps(facts, allow_nan=False),
-    }
+    header |= {"versions": json.dumps(versions), "facts": json.dumps(facts, allow_nan=False)}
     header["sha256"] = digest(arrays, header)
     replace_file(path, safetensors.numpy.save(arrays, metadata=header))
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and facts of a model file, after checking that it is whole and speaks our bit contract."""
+    """Read the arrays and facts of a model file and check its digest and bit contract."""
     path = Path(path)
     content = path.read_bytes()
     try:
-        length = int.from_bytes(content[:8], "little")  # of the JSON that follows
+        # The first eight bytes are the length of the JSON header.
+        length = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
         arrays = safetensors.numpy.load(content)
     except (*_UNREADABLE, safetensors.SafetensorError) as error:
@@ -85,7 +75,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dic
 
 
 def digest(arrays: Mapping[str, np.ndarray], header: Mapping[str, str]) -> str:
-    """SHA-256 over everything in the file but itself."""
+    """Compute SHA-256 over everything in the file but the digest itself."""
     digest = hashlib.sha256(json.dumps({k: v for k, v in header.items() if k != "sha256"}, sort_keys=True).encode())
     for name, x in sorted(arrays.items()):
         digest.update(f"{name} {x.dtype.str} {x.shape}".encode())

@@ -1,6 +1,8 @@
-"""Loops over rows and codes, in array operations, compiled for the CPU (llvmlite, numba) or as CUDA kernels.
+"""Loops over rows and codes.
 
-`scq_gpu.kernels.engines` decides which of them runs; all give the same answers.
+Each operation has one module that decides which engine runs and holds the engine in array operations, for any namespace
+and device: `encode`, `search`, `asymmetric`. Compiled loops for NumPy arrays (extra ``cpu``: llvmlite to encode, numba
+to search) stand beside it, and CUDA kernels in `cuda`. All engines give the same answers.
 """
 
 from scq_gpu.kernels.encode import encode_linear

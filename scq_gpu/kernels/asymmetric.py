@@ -1,7 +1,7 @@
-"""Float queries against packed codes: rows of least score, a sum over their bits of what each adds for a query.
+"""Float queries against packed codes: which engine finds the rows of least score, and the one in array operations.
 
 The score of a row is the summed gain of its set bits or, with per-row factors, ``offset + scale * (constant + sum)``.
-Sums are added in the order of the bytes, whatever the engine: equal codes are equally far. The CUDA kernel adds sums of
+Every engine adds the sums in the order of the bytes, so equal codes have equal scores. The CUDA kernel adds sums of
 four bits, the other engines of eight.
 """
 
@@ -12,36 +12,38 @@ from types import ModuleType
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, from_host, namespace, row_slices
+from scq_gpu._core.arrays import Array, device_of, from_host, is_row_major, namespace, row_slices, runs_kernels
 from scq_gpu._core.bits import unpack_bits
-from scq_gpu._core.devices import affordable
 from scq_gpu._core.factors import RowFactors
-from scq_gpu.kernels.cuda import calls
-from scq_gpu.kernels.engines import asymmetric_engine
-from scq_gpu.kernels.top_k import PAIR_BYTES, Nearest, code_blocks
+from scq_gpu.kernels.cuda import asymmetric as cuda
+from scq_gpu.kernels.hamming import Nearest, code_blocks, queries_at_once, runs_numba
 
 _BLOCK_ROWS = 1 << 14
-_BLOCK_PAIRS = 1 << 22
+
+
+def engine(codes: Array, pairs: int) -> str:
+    """Name the engine that scores these codes for float queries: "cuda", "numba" or "arrays"."""
+    if runs_kernels(codes) and 1 <= codes.shape[1] <= cuda.MAX_SCORED_BYTES and is_row_major(codes):
+        return "cuda"
+    return "numba" if runs_numba(codes, pairs) else "arrays"
 
 
 def knn(gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | None = None) -> tuple[Array, Array]:
-    """Rows of least score for gains (q, n_bits): scores (q, k) float32 and rows (q, k) int64.
+    """Find the rows of least score for gains (q, n_bits): scores (q, k) float32 and rows (q, k) int64.
 
     Ascending, lowest row first inside a tie, padded with inf and -1; in the namespace and on the device of the codes.
     """
-    codes = parts[0]
-    engine = asymmetric_engine(codes, len(gain) * sum(part.shape[0] for part in parts))
-    if engine == "cuda":
-        return calls.asymmetric_knn(gain, parts, k, factors=factors)
-    if engine == "numba":
+    codes, n = parts[0], sum(part.shape[0] for part in parts)
+    chosen = engine(codes, len(gain) * n)
+    if chosen == "cuda":
+        return cuda.knn(gain, parts, k, factors=factors)
+    if chosen == "numba":
         from scq_gpu.kernels import asymmetric_numba
 
         return asymmetric_numba.knn(gain, parts, k, factors=factors)
     xp = namespace(codes)
-    kept = min(k, sum(part.shape[0] for part in parts))
-    pairs = affordable(codes, _BLOCK_PAIRS, bytes_each=PAIR_BYTES)
     answers = []
-    for block in row_slices(gain.shape[0], max(1, pairs // (kept + _BLOCK_ROWS))):
+    for block in row_slices(gain.shape[0], queries_at_once(codes, min(k, n) + _BLOCK_ROWS)):
         tables = _byte_tables(from_host(gain[block], xp=xp, device=device_of(codes)), codes.shape[1], xp=xp)
         nearest = Nearest(k, xp=xp)
         factor_blocks = _factor_blocks(factors, block, xp=xp)
@@ -59,7 +61,7 @@ def knn(gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | N
 
 
 def _byte_tables(gain: Array, width: int, *, xp: ModuleType) -> Array:
-    """The summed gain of every value of every byte: (q, bytes, 256) float32."""
+    """Sum the gain of every value of every byte: (q, bytes, 256) float32."""
     device = device_of(gain)
     missing = 8 * width - gain.shape[1]
     gain = xp.concat([gain, xp.zeros((gain.shape[0], missing), dtype=gain.dtype, device=device)], axis=1)
@@ -69,7 +71,7 @@ def _byte_tables(gain: Array, width: int, *, xp: ModuleType) -> Array:
 
 
 def _factor_blocks(factors: RowFactors | None, queries: slice, *, xp: ModuleType) -> Iterator[tuple[Array, ...]]:
-    """Offsets (m,), scales (m,) and constants (q, 1) beside each block of codes, as float32."""
+    """Yield offsets (m,), scales (m,) and constants (q, 1) of each block of codes, as float32."""
     if factors is None:
         return
     offsets, scales = (code_blocks([x[:, None] for x in each], _BLOCK_ROWS) for each in factors[:2])

@@ -6,9 +6,9 @@ the 16 values v of its bits, :math:`e_t(v) \ge 0` above the table's least. With 
 .. math:: s(x) = m + \sum_t e_t(v_t(x)) \ge m + u \sum_t r_t(v_t(x)), \quad r_t = \min(255, \lfloor e_t / u \rfloor)
 
 for any unit u. A table of bytes r_t fits a vector register, in which 16 or 32 rows are looked up by one instruction
-(`scq_gpu.kernels.fast_scan_numba`). Rows whose bound exceeds the k-th best score so far are passed over. The others,
+(`scq_gpu.kernels.fast_scan_numba`). Rows whose bound exceeds the k-th best score so far are skipped. The others,
 one in thousands, are scored exactly: from tables of 256 float32 sums per byte, added in the order of the bytes, so that
-equal codes are equally far. What rounding may have added to an exact score is taken off m, see `_coarse_tables`.
+equal codes are equally far. `_coarse_tables` subtracts from m what rounding may have added to an exact score.
 
 With factors the score is a + f (c + s), where f >= 0, and its bound a + f (c + bound of s), in the same float32
 operations: rounding is monotone, so what bounds c + s bounds the score.
@@ -26,9 +26,9 @@ import numpy as np
 
 from scq_gpu._core.arrays import row_slices
 from scq_gpu._core.factors import RowFactors
+from scq_gpu._core.machine import allowed_threads, check_stopped, over_tasks, piece_rows
 from scq_gpu.kernels.compile_numba import compiled, inner, popcount
 from scq_gpu.kernels.fast_scan_numba import GROUP, pass_scores, pass_sums, to_columns
-from scq_gpu.kernels.threads import allowed_threads, check_stopped, over_tasks, piece_rows
 
 _BLOCK_BYTES = 8 << 10  # columns of a block: with the tables of a tile, they stay in a core's L1
 _PIECE_ROWS = 1 << 16  # whose factors are converted at a time
@@ -49,9 +49,9 @@ class _Rows(NamedTuple):
 
 
 def knn(gain: np.ndarray, parts: Parts, k: int, *, factors: RowFactors | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of least score, by default the summed gain over their set bits, lowest row first inside a score.
+    """Find the rows of least score, by default the summed gain over their set bits, lowest row first inside a score.
 
-    Scores (q, k) float32 and rows (q, k) int64, padded with inf and -1; a score that is not a number counts as inf.
+    Returns scores (q, k) float32 and rows (q, k) int64, padded with inf and -1. A score that is NaN counts as inf.
     """
     q, n = len(gain), sum(len(part) for part in parts)
     kept = min(k, n)
@@ -59,19 +59,20 @@ def knn(gain: np.ndarray, parts: Parts, k: int, *, factors: RowFactors | None = 
     sample = _sample(parts, factors, n)
     best[:, :kept], rows[:, :kept] = _search(gain, parts, kept, factors, sample)
     short = np.flatnonzero(rows[:, kept - 1] == n)
-    if short.size:  # the sample misled: these queries once more, with no bound to begin with
+    # the sample misled: search for these queries once more, without a first bound
+    if short.size:
         again = None if factors is None else factors._replace(constants=factors.constants[short])
         best[short, :kept], rows[short, :kept] = _search(gain[short], parts, kept, again, None)
     return best, rows
 
 
 def byte_tables(gain: np.ndarray) -> np.ndarray:
-    """The summed gain of every value of every byte: (q, bytes, 256). A row's sum is theirs, in the order of bytes."""
+    """Sum the gain of every value of every byte: (q, bytes, 256). A row adds them in the order of its bytes."""
     return np.ascontiguousarray(gain.reshape(len(gain), -1, 8) @ _bits_of_values(8).T)
 
 
 def _bits_of_values(n_bits: int) -> np.ndarray:
-    """The bits of 0, 1, 2, ...: (2**n_bits, n_bits) float32."""
+    """Return the bits of 0, 1, 2, ...: (2**n_bits, n_bits) float32."""
     values = np.arange(1 << n_bits, dtype=np.uint8)[:, None]
     return np.unpackbits(values, axis=1, bitorder="little")[:, :n_bits].astype(np.float32)
 
@@ -79,7 +80,7 @@ def _bits_of_values(n_bits: int) -> np.ndarray:
 def _search(
     gain: np.ndarray, parts: Parts, k: int, factors: RowFactors | None, sample: _Rows | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each query's best k among the rows within its first bound, padded with the bound and n."""
+    """Find each query's best k among the rows within its first bound, padded with the bound and n."""
     q, n = len(gain), sum(len(part) for part in parts)
     ranges = 1 if q >= 2 * allowed_threads() else min(allowed_threads(), -(-n // 4096))
     edges = [n * i // ranges for i in range(ranges + 1)]
@@ -110,7 +111,7 @@ def _search(
 
 
 def _pieces(parts: Parts, factors: RowFactors | None, lo: int, hi: int, step: int) -> Iterator[tuple[int, _Rows]]:
-    """Rows lo..hi in pieces of ``step`` at most, each with its first row: codes where they are, factors converted."""
+    """Yield rows lo..hi in pieces of ``step`` at most, after the first row of each; factors are converted."""
     first = 0
     for number, part in enumerate(parts):
         start, end = max(lo - first, 0), min(hi - first, len(part))
@@ -121,7 +122,7 @@ def _pieces(parts: Parts, factors: RowFactors | None, lo: int, hi: int, step: in
 
 
 def _rows(parts: Parts, factors: RowFactors | None, number: int, rows: slice) -> _Rows:
-    """Some rows of a part."""
+    """Return some rows of a part."""
     codes = _read_only(parts[number][rows], np.uint8)
     if factors is None:
         return _Rows(codes, None)
@@ -129,14 +130,14 @@ def _rows(parts: Parts, factors: RowFactors | None, number: int, rows: slice) ->
 
 
 def _read_only(x: np.ndarray, dtype: type) -> np.ndarray:
-    """An array, or memory map, in the one form that loops are compiled for."""
+    """Return an array, or memory map, in the one form that loops are compiled for."""
     view: np.ndarray = np.ascontiguousarray(x, dtype=dtype).view()
     view.flags.writeable = False
     return view
 
 
 def _sample(parts: Parts, factors: RowFactors | None, n: int) -> _Rows | None:
-    """Rows at regular intervals, where there are enough of them for a bound to be worth guessing."""
+    """Return rows at regular intervals, if there are enough of them for a bound to be worth guessing."""
     stride = n // _SAMPLE
     if stride < 8:
         return None
@@ -151,9 +152,9 @@ def _sample(parts: Parts, factors: RowFactors | None, n: int) -> _Rows | None:
 def _first_bounds(
     exact: np.ndarray, constants: np.ndarray, sample: _Rows | None, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A score (q,) within which, as a sample has it, more than a share of the rows are, and the largest sum (q,) there.
+    """Estimate from a sample a score (q,) below which a share of the rows lie, and the largest sum (q,) of those.
 
-    A bound to begin with spares a large k most of its candidates. One that turns out too tight costs a second search.
+    A first bound saves a large k most of its candidates. A bound that turns out too tight costs a second search.
     """
     expected = 0.0 if sample is None else share * len(sample.codes)
     wanted = int(expected + 3 * expected**0.5 + 3)
@@ -171,7 +172,7 @@ def _first_bounds(
 def _coarse_tables(
     gain: np.ndarray, constants: np.ndarray, reach: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tables of bytes r (q, words, 16, 16), c + m and u (q,): see the module's docstring.
+    """Compute tables of bytes r (q, words, 16, 16), c + m and u (q,), as the module's docstring defines them.
 
     Eight tables are summed in a byte, with saturation. The unit is the least that has them hold all their entries, or
     all sums up to ``reach`` if that is less, but not much finer than rounding. The exact score and the bound come from
@@ -196,7 +197,7 @@ def _coarse_tables(
 
 
 def _exact_sums(exact: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """The sum of every query and row: (q, n)."""
+    """Sum the gain of every query and row: (q, n)."""
     sums = np.zeros((len(exact), len(codes)), dtype=np.float32)
     for b in range(codes.shape[1]):
         sums += exact[:, b].take(codes[:, b], axis=1)
@@ -204,7 +205,7 @@ def _exact_sums(exact: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def _scratch(width: int, n: int) -> tuple[np.ndarray, ...]:
-    """Room for a block of columns, for a last group of codes, for factors of a block and for its masks.
+    """Allocate a block of columns, a last group of codes, the factors of a block and its masks.
 
     Blocks of few rows are small, since bounds improve from block to block.
     """
@@ -230,7 +231,8 @@ def _scan(codes, first, exact, coarse, scaling, scratch, best, rows):  # type: i
             at = (begin + g * GROUP) * width
             if at + (GROUP - 1) * width + 8 * words <= n * width:
                 to_columns(every, at, width, columns, g)
-            else:  # a word would reach beyond the last row
+            else:
+                # a word would reach beyond the last row
                 for b in range(n * width - at):
                     last[b] = every[at + b]
                 to_columns(last, 0, width, columns, g)
@@ -255,7 +257,7 @@ def _scan(codes, first, exact, coarse, scaling, scratch, best, rows):  # type: i
 
 @inner
 def _limit(worst, start, unit):  # type: ignore[no-untyped-def]
-    """The largest coarse sum that a row no worse than the worst may have."""
+    """Return the largest coarse sum of a row that may be no worse than the worst."""
     steps = (np.float64(worst) - np.float64(start)) / np.float64(unit)
     return np.uint16(steps if steps > 0 else 0.0) if steps < 65535 else np.uint16(65535)
 

@@ -1,31 +1,25 @@
-"""The search for a column of OnE in one launch; array operations do the same in `scq_gpu.training.orthonormal`."""
+"""Search for a column of OnE in one launch; `scq_gpu.training.orthonormal` does the same in array operations."""
 
 from __future__ import annotations
 
-import functools
-from importlib.resources import files
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array
-from scq_gpu._core.devices import cuda_device_of
-
-_MOST = 64  # earlier columns that one multiprocessor solves for alone
-_THREADS = 256
-_SHARED = 48 << 10  # bytes of shared memory that every device gives unasked
+from scq_gpu._core.arrays import Array, cuda_device_of
+from scq_gpu.kernels.cuda.launch import SHARED_BYTES, THREADS, RealVariant, launch
 
 
 def in_one_launch(V: Array) -> bool:
-    """Whether `find_column` takes the earlier columns V (R, k, D): few enough, and CuPy's."""
-    return cuda_device_of(V) is not None and V.shape[-2] <= _MOST and _shared_bytes(V) <= _SHARED
+    """Return whether `find_column` takes the earlier columns V (R, k, D), which must be few and CuPy's."""
+    # one multiprocessor solves for up to 64 columns alone
+    return cuda_device_of(V) is not None and V.shape[-2] <= 64 and _shared_bytes(V) <= SHARED_BYTES
 
 
 def find_column(
     gap: Array, m: Array, V: Array, lo: Array, hi: Array, start: Array, *, steps: int, xp: ModuleType
 ) -> tuple[Array, Array]:
-    """The roots tau (R, 1, 1) in [lo, hi], from ``start`` in a number of steps, and v(tau) (R, 1, D)."""
+    """Find the roots tau (R, 1, 1) in [lo, hi], from ``start`` in a number of steps, and v(tau) (R, 1, D)."""
     R, k, D = V.shape
     gap, m, V = (_with_contiguous_rows(x, xp=xp) for x in (gap, m, V))
     bracket = xp.concat([xp.broadcast_to(x, (R, 1, 1)) for x in (lo, hi, start)], axis=-1)
@@ -33,8 +27,8 @@ def find_column(
     shared_gap = gap.ndim < 3 or gap.shape[0] == 1
     strides = (0 if shared_gap else gap.strides[0], m.strides[0], V.strides[0])
     args = (gap, m, V, bracket, tau, v, *(np.int64(x // m.itemsize) for x in strides), *map(np.int32, (D, k, steps)))
-    kernel = _kernel(cuda_device_of(m), m.dtype.name)
-    kernel((R,), (_THREADS,), args, shared_mem=_shared_bytes(V))
+    variant = RealVariant("column.cu", m.dtype.name)
+    launch(cuda_device_of(m), variant, "find_column", blocks=R, shared=_shared_bytes(V), args=args)
     return tau, v
 
 
@@ -45,16 +39,4 @@ def _with_contiguous_rows(x: Array, *, xp: ModuleType) -> Array:
 
 def _shared_bytes(V: Array) -> int:
     k, D = V.shape[-2:]
-    return int((3 * D + k * k + k + _THREADS // 32) * V.itemsize)
-
-
-@functools.cache
-def _kernel(gpu: Any, element: str) -> Any:
-    return gpu.build(*kernel_source(element)).get_function("find_column")
-
-
-def kernel_source(element: str) -> tuple[str, tuple[str, ...]]:
-    """The CUDA source for problems of float32 or float64, and the options to compile it with."""
-    real = {"float64": "double", "float32": "float"}[element]
-    source = (files("scq_gpu.kernels.cuda") / "column.cu").read_text(encoding="utf-8")
-    return source, ("--std=c++17", f"-DREAL={real}", f"-DEPS={float(np.finfo(element).eps)}")
+    return int((3 * D + k * k + k + THREADS // 32) * V.itemsize)

@@ -11,17 +11,18 @@ from numba.extending import intrinsic
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` without the GIL, its machine code kept on disk where that can be written, and only there.
+    """Compile with `numba.njit`, without the GIL, and keep the machine code on disk if it can be written.
 
-    A read-only installation without a writable home, as in a hardened container, compiles anew in each process; so
-    does one whose disk is full. Nobody passes these functions to C, so no time goes into making that possible.
+    A read-only installation without a writable home, as in a hardened container, compiles anew in each process, and so
+    does one with a full disk. There is no C wrapper, since these functions are not passed to C.
     """
     options = {"nogil": True, "no_cfunc_wrapper": True, **options}
 
     def compile_later(function: Callable[..., Any]) -> Any:
         try:
             dispatcher = njit(cache=True, **options)(function)
-        except RuntimeError:  # numba finds no folder to write to
+        # numba finds no folder to write to
+        except RuntimeError:
             return njit(**options)(function)
         cache = dispatcher._cache
         save = cache.save_overload
@@ -37,13 +38,13 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def inner(function: Callable[..., Any]) -> Any:
-    """`numba.njit` of what only compiled loops call: part of their machine code, and none that Python could call."""
+    """Compile a function that only compiled loops call, without a wrapper for Python."""
     return njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
 @intrinsic
 def popcount(typingctx: Any, x: Any) -> Any:
-    """Number of bits set in an unsigned integer: one instruction."""
+    """Count the bits set in an unsigned integer by one instruction."""
     if not isinstance(x, types.Integer):
         return None
 

@@ -1,21 +1,37 @@
-"""Encoding rows: product, threshold and bits, block by block, so that the product never exists for all rows at once."""
+"""Encoding rows: which engine runs, and those in array operations.
+
+Product, threshold and bits are computed block by block, so the product never exists for all rows at once. Few rows are
+encoded by the same engine as many, so a row has one code.
+"""
 
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Final
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, compute_dtype, device_of, namespace, quiet_floats, row_slices
+from scq_gpu._core.arrays import (
+    Array,
+    block_bytes,
+    compute_dtype,
+    cuda_device_of,
+    device_of,
+    has_llvm,
+    is_row_major,
+    namespace,
+    on_device_of_arguments,
+    quiet_floats,
+    row_slices,
+    runs_kernels,
+)
 from scq_gpu._core.bits import code_bytes, pack_bits
-from scq_gpu._core.codes import pack, unpack
-from scq_gpu._core.devices import block_bytes, cuda_device_of, is_row_major, on_device_of_arguments, runs_kernels
-from scq_gpu._core.threads import ordered_map
-from scq_gpu._core.validate import check_linear_map, check_out
-from scq_gpu.kernels.cuda import calls, launch
-from scq_gpu.kernels.engines import encode_engine, has_encode_kernel
+from scq_gpu._core.machine import ordered_map
+from scq_gpu._core.validate import check_choice, check_linear_map, check_out
+from scq_gpu.kernels.cuda import encode as cuda
+from scq_gpu.kernels.cuda.launch import element_of
 
-__all__ = ["encode_linear", "pack", "unpack"]
+PRECISIONS: Final = ("exact", "accurate", "fast")
 
 
 @on_device_of_arguments
@@ -30,7 +46,9 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact", out
     t : array (n_bits,)
         All three of one namespace and device.
     precision : {"exact", "accurate", "fast"}
-        How the CUDA kernels multiply (see `scq_gpu.kernels.cuda.calls.encode_linear`); elsewhere there is only "exact".
+        How the CUDA kernels multiply; elsewhere there is only "exact". "exact" multiplies in float32. "accurate" takes
+        three TF32 passes of the tensor cores for float32 features, with an error of the size of float32's. "fast" takes
+        one: float32 features and W are rounded to TF32, W to the type of float16 and bfloat16 features.
     out : array (n, ceil(n_bits / 8)) of uint8, optional
         Where to write the codes to, such as a memory map; in the namespace of X.
 
@@ -59,29 +77,53 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact", out
     return out
 
 
+def has_encode_kernel(X: Array) -> bool:
+    """Return whether a CUDA kernel encodes X as it is: on a GPU, of a float type with a kernel, row-major."""
+    return runs_kernels(X) and X.ndim == 2 and element_of(X) in cuda.ELEMENT_BYTES and is_row_major(X)
+
+
+def encode_engine(X: Array, precision: str) -> str:
+    """Name the engine that encodes rows X: "cuda", "llvm", "numpy" or "arrays"; raise if none has the precision."""
+    check_choice(precision, name="precision", choices=PRECISIONS)
+    if has_encode_kernel(X):
+        return "cuda"
+    if precision != "exact":
+        raise ValueError(
+            f"precision={precision!r} needs a CUDA array (CuPy's, or torch's with CuPy installed), row-major, of "
+            f"float32, float16 or bfloat16; X is {X.dtype} of {namespace(X).__name__} on {device_of(X)}. Move it, or "
+            f"pass precision='exact' (of {', '.join(map(repr, PRECISIONS))}), which runs everywhere"
+        )
+    if isinstance(X, np.ndarray):
+        return "llvm" if has_llvm(X) else "numpy"
+    return "arrays"
+
+
 def lay_out(W: Array, t: Array, X: Array, *, precision: str) -> tuple[Array, Array]:
-    """W and t as `encode_rows` wants them for rows like X, so that not every block of them converts W again."""
+    """Convert W and t to what `encode_rows` needs for rows like X, once for all blocks of them."""
     gpu = cuda_device_of(X)
+    # every other kernel gets W and t as they are
     if gpu is None or precision != "fast" or X.dtype != gpu.xp.float16 or not has_encode_kernel(X):
-        return W, t  # taken as they are
-    Wt, t = launch.round_to_half(gpu.xp.ascontiguousarray(W.T, dtype=gpu.xp.float32), t, xp=gpu.xp)
+        return W, t
+    Wt, t = cuda.round_to_half(gpu.xp.ascontiguousarray(W.T, dtype=gpu.xp.float32), t, xp=gpu.xp)
     return Wt.T, t
 
 
 def encode_rows(
     X: Array, W: Array, t: Array, *, precision: str = "exact", out: Array | None = None
 ) -> tuple[Array, Array | bool]:
-    """Codes of rows X, and whether all scores were finite: a boolean, or a boolean array on the device of X.
+    """Encode rows X, and return the codes and whether all scores were finite.
 
-    ``out`` takes the codes of NumPy rows; elsewhere it is left alone.
+    The second is a boolean, or a boolean array on the device of X. ``out`` takes the codes of NumPy rows; elsewhere it
+    is left alone.
     """
     xp = namespace(X)
     dtype = compute_dtype(X.dtype, xp=xp, device=device_of(X))
+    # rows of other types have a kernel once they are converted
     if runs_kernels(X) and is_row_major(X) and not has_encode_kernel(X):
-        X = xp.astype(X, dtype, copy=False)  # other types have kernels once they are converted
+        X = xp.astype(X, dtype, copy=False)
     engine = encode_engine(X, precision)
     if engine == "cuda":
-        return calls.encode_rows(X, W, t, precision=precision)
+        return cuda.encode_on_gpu(X, W, t, precision=precision)  # type: ignore[arg-type]
     W, t = (xp.astype(x, dtype, copy=False) for x in (W, t))
     if engine == "arrays":
         return _encode_arrays(X, W, t, xp=xp)
@@ -91,12 +133,12 @@ def encode_rows(
     if engine == "llvm":
         from scq_gpu.kernels import encode_llvm
 
-        return codes, encode_llvm.encode_rows(np.asarray(X), np.asarray(W), np.asarray(t), codes)
-    return codes, _encode_numpy(np.asarray(X), W, t, codes)
+        return codes, encode_llvm.encode_into(codes, np.asarray(X), np.asarray(W), np.asarray(t))
+    return codes, _encode_into(codes, np.asarray(X), W, t)
 
 
 def _encode_arrays(X: Array, W: Array, t: Array, *, xp: ModuleType) -> tuple[Array, Array]:
-    """Products of blocks that stay in cache, in any namespace."""
+    """Encode blocks that stay in cache, in any namespace."""
     size = max(128, block_bytes(X) // (max(W.shape) * xp.finfo(W.dtype).bits // 8))
     codes, finite = [], []
     for part in row_slices(X.shape[0], size) or [slice(0, 0)]:
@@ -106,13 +148,14 @@ def _encode_arrays(X: Array, W: Array, t: Array, *, xp: ModuleType) -> tuple[Arr
     return xp.concat(codes, axis=0), xp.all(xp.stack(finite))
 
 
-def _encode_numpy(X: np.ndarray, W: np.ndarray, t: np.ndarray, out: np.ndarray) -> bool:
-    """The same with NumPy, straight into the codes."""
+def _encode_into(out: np.ndarray, X: np.ndarray, W: np.ndarray, t: np.ndarray) -> bool:
+    """Encode blocks with NumPy, straight into the codes, and return whether all scores were finite."""
     n, (d, n_bits) = X.shape[0], W.shape
     size = min(n, max(16, block_bytes(X) // (max(d, n_bits) * W.itemsize)))
 
     def encode(part: slice) -> bool:
-        with quiet_floats():  # the scores are checked instead
+        # no warnings: the scores are checked instead
+        with quiet_floats():
             scores = X[part].astype(W.dtype, copy=False) @ W
         out[part] = pack_bits(scores >= t, xp=np)
         return bool(np.isfinite(scores.min()) and np.isfinite(scores.max()))

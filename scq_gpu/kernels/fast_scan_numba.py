@@ -1,4 +1,4 @@
-"""Coarse sums of a query over columns of codes, in vectors, by which `asymmetric_numba` passes rows over.
+"""Coarse sums of a query over columns of codes, in vectors, by which `asymmetric_numba` skips rows.
 
 A group is 64 rows, in two vectors of 32 bytes. A column holds 4 bits of each row of a group, a byte a row; a word of 8
 bytes has 16 columns. The entries of a column's table are found by one instruction where the processor has one for a
@@ -34,7 +34,7 @@ def to_columns(typingctx: Any, codes: Any, at: Any, width: Any, columns: Any, gr
 
 
 def _generate_columns(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """The code of `to_columns`: bytes are transposed 8 by 8, and then words of eight rows likewise."""
+    """Generate `to_columns`: bytes are transposed 8 by 8, and then words of eight rows likewise."""
     codes, at, width, columns, group = arguments
     source = _address(context, builder, signature.args[0], codes, at)
     words = _length(context, builder, signature.args[3], columns, 1)
@@ -61,7 +61,7 @@ def _generate_columns(context: Any, builder: Any, signature: Any, arguments: Any
 
 
 def _transpose(builder: Any, rows: Sequence[Any]) -> list[Any]:
-    """The columns of eight vectors of eight numbers: 2 by 2 numbers change places, then 2 by 2 of those, and so on."""
+    """Transpose eight vectors of eight numbers: 2 by 2 numbers change places, then 2 by 2 of those, and so on."""
     rows = list(rows)
     for step in (1, 2, 4):
         left = [i if not i & step else i + 8 - step for i in range(8)]
@@ -74,7 +74,7 @@ def _transpose(builder: Any, rows: Sequence[Any]) -> list[Any]:
 
 @intrinsic
 def pass_sums(typingctx: Any, columns: Any, group: Any, tables: Any, query: Any, limit: Any) -> Any:
-    """The mask of the rows of columns[group] whose coarse sum, with tables[query] (words, 16, 16), is in the limit."""
+    """Mask the rows of columns[group] whose coarse sum, with tables[query] (words, 16, 16), is within the limit."""
     return types.uint64(columns, types.intp, tables, types.intp, types.uint16), _generate_pass_sums
 
 
@@ -88,7 +88,7 @@ def _generate_pass_sums(context: Any, builder: Any, signature: Any, arguments: A
 def pass_scores(
     typingctx: Any, columns: Any, group: Any, tables: Any, query: Any, limit: Any, start: Any, unit: Any, factors: Any
 ) -> Any:
-    """The mask of the rows whose bound, offset + scale * (start + unit * coarse sum), does not exceed the limit.
+    """Mask the rows whose bound, offset + scale * (start + unit * coarse sum), does not exceed the limit.
 
     Offsets and scales are the two rows of ``factors``; a bound that is not a number does not exceed anything.
     """
@@ -112,7 +112,7 @@ def _generate_pass_scores(context: Any, builder: Any, signature: Any, arguments:
 
 
 def _coarse_sums(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """The coarse sums of a query over a group: four vectors of 16 rows."""
+    """Compute the coarse sums of a query over a group: four vectors of 16 rows."""
     columns, group, tables, query = arguments[:4]
     words = _length(context, builder, signature.args[0], columns, 1)
     at = builder.mul(builder.mul(group, words), _INDEX(16 * GROUP))
@@ -139,7 +139,7 @@ def _coarse_sums(context: Any, builder: Any, signature: Any, arguments: Any) -> 
 
 
 def _finder(context: Any) -> Callable[[Any, Any, Any], Any]:
-    """How this processor finds the entries of a table for the 32 values of a column."""
+    """Return a function that finds the entries of a table for the 32 values of a column on this processor."""
     triple, _, features = context.codegen().magic_tuple()
     if "+avx2" in features:
         return lambda builder, table, values: _call(
@@ -158,7 +158,7 @@ def _finder(context: Any) -> Callable[[Any, Any, Any], Any]:
 
 
 def _find_each(builder: Any, table: Any, values: Any) -> Any:
-    """The entries for 16 values, one by one: the compiler knows where that is one instruction."""
+    """Find the entries for 16 values one by one; the compiler knows where that is one instruction."""
     found = ir.Constant(_TABLE, ir.Undefined)
     for i in range(16):
         entry = builder.extract_element(table, builder.extract_element(values, _LANE(i)))
@@ -167,7 +167,7 @@ def _find_each(builder: Any, table: Any, values: Any) -> Any:
 
 
 def _mask(builder: Any, passed: Sequence[Any]) -> Any:
-    """Comparisons of 16 rows each as the bits of one number."""
+    """Pack comparisons of 16 rows each into the bits of one number."""
     mask = _INDEX(0)
     for i, some in enumerate(passed):
         bits = builder.zext(builder.bitcast(some, _SHORT), _INDEX)
@@ -200,7 +200,7 @@ def _length(context: Any, builder: Any, kind: Any, array: Any, axis: int) -> Any
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> Any:
-    """A byte of an array's data."""
+    """Return the address of a byte of an array's data."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(builder.bitcast(data, _BYTE.as_pointer()), [offset])
 
@@ -214,29 +214,29 @@ def _store(builder: Any, value: Any, base: Any, offset: Any) -> None:
 
 
 def _repeat(kind: Any, value: int) -> Any:
-    """A constant in every lane."""
+    """Make a vector with a constant in every lane."""
     return ir.Constant(kind, [value] * kind.count)
 
 
 def _everywhere(builder: Any, x: Any, kind: Any) -> Any:
-    """A number in every lane."""
+    """Make a vector with a number in every lane."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), x, _LANE(0))
     return _shuffle(builder, one, [0] * kind.count)
 
 
 def _shuffle(builder: Any, x: Any, order: Sequence[int], y: Any = None) -> Any:
-    """Lanes of a vector, or of two one after the other, in a fixed order."""
+    """Reorder the lanes of a vector, or of two one after the other."""
     lanes = ir.Constant(ir.VectorType(_LANE, len(order)), list(order))
     return builder.shuffle_vector(x, ir.Constant(x.type, ir.Undefined) if y is None else y, lanes)
 
 
 def _add(builder: Any, x: Any, y: Any) -> Any:
-    """Unsigned sums, with saturation."""
+    """Add unsigned numbers with saturation."""
     return _call(builder, f"llvm.uadd.sat.v{x.type.count}i{x.type.element.width}", x, y)
 
 
 def _call(builder: Any, name: str, x: Any, y: Any) -> Any:
-    """One of LLVM's functions of two vectors of a kind."""
+    """Call one of LLVM's functions of two vectors of one type."""
     function = builder.module.globals.get(name)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(x.type, [x.type, y.type]), name)

@@ -1,7 +1,7 @@
 """Exact Hamming search over NumPy codes, compiled; imported only when numba is used.
 
 A thread takes a slice of the queries and goes through the codes in blocks that stay in its cache, every query over a
-block before the next block. What beats a query's bound goes to its buffer of 2k candidates; when that is full, all but
+block before the next block. Rows below a query's bound go to its buffer of 2k candidates; when that is full, all but
 the best k are dropped. Distances are small integers, so the bound (the k-th distance so far) is kept by counting, and
 the answer is ordered by counting: no heap, no sort. Blocks come in ascending row order, so a later row never displaces
 an earlier one at the same distance.
@@ -15,9 +15,9 @@ from itertools import pairwise
 import numpy as np
 
 from scq_gpu._core.arrays import row_slices
+from scq_gpu._core.machine import allowed_threads, check_stopped, over_tasks, piece_rows
 from scq_gpu.kernels.compile_numba import compiled, inner, popcount
 from scq_gpu.kernels.hamming import as_words
-from scq_gpu.kernels.threads import allowed_threads, check_stopped, over_tasks, piece_rows
 
 _BLOCK_BYTES = 16 << 10  # a block of codes: half of a core's L1
 _PIECE_BYTES = 16 << 20  # codes that have to be padded to whole words, held in memory at a time by each thread
@@ -29,10 +29,10 @@ Parts = list[np.ndarray]
 
 
 def knn(queries: np.ndarray, parts: Parts, k: int, *, n_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest rows of each query: distances (q, k) int32 and rows (q, k) int64, padded with n_bits + 1 and -1.
+    """Find the k nearest rows: distances (q, k) int32 and rows (q, k) int64, padded with n_bits + 1 and -1.
 
-    Distances count every bit of the bytes, so that codes whose padding bits are set, which nobody checks in a memory
-    map or an array that its owner changed, are ordered by them and never counted outside a buffer.
+    Distances count every bit of the bytes. Padding bits that are set, as in a memory map or an array that its owner
+    changed, count too, so no distance is beyond the buffers.
     """
     Q = as_words(queries)
     farthest = 8 * queries.shape[1]
@@ -50,7 +50,8 @@ def knn(queries: np.ndarray, parts: Parts, k: int, *, n_bits: int) -> tuple[np.n
         bounds = everything if sample is None else _likely_bounds(Q[tile], sample, k, n=n, n_bits=farthest)
         _search(Q[tile], parts, edges[r], edges[r + 1], bounds, answer)
         short = np.flatnonzero((answer[1][:, -1] < 0) & (bounds < everything))
-        if short.size:  # the sample misled: these queries once more, with no bound to begin with
+        # the sample misled: search for these queries once more, without a first bound
+        if short.size:
             again = np.empty_like(answer[0][short]), np.empty_like(answer[1][short])
             _search(Q[tile][short], parts, edges[r], edges[r + 1], everything[short], again)
             answer[0][short], answer[1][short] = again
@@ -61,13 +62,13 @@ def knn(queries: np.ndarray, parts: Parts, k: int, *, n_bits: int) -> tuple[np.n
 
 
 def _row_edges(q: int, n: int) -> list[int]:
-    """Ranges of rows searched apart: one, unless the queries are too few to keep every thread busy."""
+    """Cut rows into ranges that are searched apart: one, unless the queries are too few to keep every thread busy."""
     ranges = 1 if q >= 2 * allowed_threads() else min(allowed_threads(), -(-n // 4096))
     return [n * i // ranges for i in range(ranges + 1)]
 
 
 def _tile(q: int, ranges: int) -> int:
-    """How many queries a thread takes at a time."""
+    """Return the number of queries that a thread takes at a time."""
     return min(_TILE, -(-q // max(1, allowed_threads() // ranges)))
 
 
@@ -86,7 +87,7 @@ def _search(
 
 
 def _sample(parts: Parts, k: int, n: int) -> np.ndarray | None:
-    """Words of codes at regular intervals, where k is large enough for a bound to be worth guessing."""
+    """Return words of codes at regular intervals, if k is large enough for a bound to be worth guessing."""
     stride = n // _SAMPLE
     if k < 64 or stride < 4:
         return None
@@ -94,9 +95,9 @@ def _sample(parts: Parts, k: int, n: int) -> np.ndarray | None:
 
 
 def _likely_bounds(Q: np.ndarray, sample: np.ndarray, k: int, *, n: int, n_bits: int) -> np.ndarray:
-    """A distance per query (q,) below which, as a sample of the codes has it, more than k rows lie.
+    """Estimate from a sample of the codes a distance per query (q,) below which more than k rows lie.
 
-    Starting there spares a large k most of its candidates. A bound that turns out too tight costs a second search.
+    A first bound saves a large k most of its candidates. A bound that turns out too tight costs a second search.
     """
     expected = k * len(sample) / n
     bounds = np.empty(len(Q), dtype=np.int64)
@@ -105,7 +106,7 @@ def _likely_bounds(Q: np.ndarray, sample: np.ndarray, k: int, *, n: int, n_bits:
 
 
 def _merge(d: np.ndarray, rows: np.ndarray, k: int, *, n_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """One answer (q, k) out of the sorted answers of ascending ranges of rows (ranges, q, kept)."""
+    """Merge the sorted answers of ascending ranges of rows (ranges, q, kept) into one (q, k)."""
     ranges, q, kept = d.shape
     d, rows = (x.transpose(1, 0, 2).reshape(q, ranges * kept) for x in (d, rows))
     if ranges > 1:
@@ -119,7 +120,7 @@ def _merge(d: np.ndarray, rows: np.ndarray, k: int, *, n_bits: int) -> tuple[np.
 
 
 def within(queries: np.ndarray, parts: Parts, radius: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All pairs within a radius as (query, distance, row), in no particular order."""
+    """Find all pairs within a radius: (query, distance, row), in no particular order."""
     Q = as_words(queries)
     edges = _row_edges(len(Q), sum(len(part) for part in parts))
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -136,9 +137,9 @@ def within(queries: np.ndarray, parts: Parts, radius: int) -> tuple[np.ndarray, 
 
 
 def _words(parts: Parts, lo: int, hi: int, *, queries: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Rows lo..hi as (words, first row): views of the codes where they are whole words, padded pieces elsewhere.
+    """Yield rows lo..hi as (words, first row): views of the codes if they are whole words, else padded copies.
 
-    In pieces that that many queries are through with in a moment, so that a search can be interrupted.
+    Pieces are so small that ``queries`` queries take a moment for each, and a search can be interrupted between them.
     """
     first = 0
     for part in parts:
@@ -158,13 +159,13 @@ def _block_rows(words: np.ndarray) -> int:
 
 
 def _block(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Room for the rows and distances that a block of codes may give, and for one more that is then overwritten."""
+    """Allocate the rows and distances that a block of codes may give, and one more that is then overwritten."""
     size = _block_rows(words) + 1
     return np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
 
 
 def _width(Q: np.ndarray) -> tuple[int, ...]:
-    """The number of words as a type: a tuple that long, so that a compiled loop over words is unrolled."""
+    """Return the number of words as a type, a tuple of that length, so that compiled loops over words are unrolled."""
     return (0,) * (Q.shape[1] if Q.shape[1] <= 16 else 0)
 
 
@@ -178,7 +179,7 @@ def _distance(q, D, at, width):  # type: ignore[no-untyped-def]
 
 @inner
 def _below(q, D, bound, rows, ds, width):  # type: ignore[no-untyped-def]
-    """Rows of a block nearer than ``bound``, and how many: eight are tried at a time, as hits are rare.
+    """Find the rows of a block nearer than ``bound`` and count them. Eight are tried at a time, as hits are rare.
 
     Everything is unsigned: a signed index would be checked for counting from the end.
     """
@@ -220,7 +221,7 @@ def _scan(Q, D, first, k, candidate_d, candidate_row, counts, state, rows, ds, w
 
 @compiled()
 def _find(Q, D, radius, block, width):  # type: ignore[no-untyped-def]
-    """All pairs within a radius: query, distance, row."""
+    """Find all pairs within a radius: query, distance, row."""
     W = Q.shape[1]
     rows = np.empty(block + 1, dtype=np.int32)
     ds = np.empty(block + 1, dtype=np.int32)
@@ -244,7 +245,7 @@ def _find(Q, D, radius, block, width):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _guess(Q, D, wanted, n_bits, bounds, width):  # type: ignore[no-untyped-def]
-    """The first distance below which ``wanted`` codes of D lie, for each query."""
+    """Find the first distance below which ``wanted`` codes of D lie, for each query."""
     W = Q.shape[1]
     counts = np.empty(n_bits + 1, dtype=np.int64)
     for j in range(Q.shape[0]):
@@ -274,7 +275,8 @@ def _take(rows, ds, m, first, k, candidate_d, candidate_row, counts, state):  # 
         fill += 1
         counts[d] += 1
         less += 1
-        while less >= k:  # the bound is the largest distance with fewer than k below it
+        # the bound is the largest distance with fewer than k below it
+        while less >= k:
             bound -= 1
             less -= counts[bound]
     state[0], state[1], state[2] = bound, less, fill

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from scq_gpu._core.arrays import Array, row_slices, to_host
+from scq_gpu._core.machine import PIECE, allowed_threads, check_stopped, over_tasks
 from scq_gpu.kernels.compile_numba import compiled, popcount
 from scq_gpu.kernels.hamming import as_words
-from scq_gpu.kernels.threads import PIECE, allowed_threads, check_stopped, over_tasks
 
 _CHUNK = 1 << 16  # codes whose distances stay in a core's cache between the two passes
 _MODES = {None: 0, "standard": 1, "trapezoid": 2}
@@ -23,7 +23,7 @@ def scan(
     at: int,
     k: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The fields of `metrics.ranking.Scan`."""
+    """Return the fields of `metrics.ranking.Scan`."""
     Q, D = as_words(queries), as_words(database)
     multi = query_labels.ndim == 2
     lq, ld = (_label_words if multi else _label_numbers)(to_host(query_labels), to_host(database_labels))
@@ -47,7 +47,7 @@ def scan(
 
 
 def _label_numbers(query_labels: np.ndarray, database_labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Labels renumbered as (n, 1) int32, -1 for a query label the database does not have."""
+    """Renumber labels as (n, 1) int32, with -1 for a query label the database does not have."""
     classes, numbers = np.unique(database_labels, return_inverse=True)
     place = np.minimum(np.searchsorted(classes, query_labels), len(classes) - 1)
     found = np.where(classes[place] == query_labels, place, -1)
@@ -55,7 +55,7 @@ def _label_numbers(query_labels: np.ndarray, database_labels: np.ndarray) -> tup
 
 
 def _label_words(query_labels: np.ndarray, database_labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sets of labels as words (n, words) of one bit a class."""
+    """Pack sets of labels into words (n, words), one bit per class."""
     packed = (np.packbits(labels, axis=1, bitorder="little") for labels in (query_labels, database_labels))
     lq, ld = (as_words(p) for p in packed)
     return lq, ld
@@ -63,7 +63,7 @@ def _label_words(query_labels: np.ndarray, database_labels: np.ndarray) -> tuple
 
 @compiled(boundscheck=False)
 def _keys(q, D, lq, ld, multi, start, stop, keys):  # type: ignore[no-untyped-def]
-    """keys[i] = 2 distance + relevant, for the codes start..stop."""
+    """Compute keys[i] = 2 distance + relevant, for the codes start..stop."""
     if D.shape[1] == 1:
         q0 = q[0]
         for i in range(start, stop):

@@ -1,6 +1,4 @@
-"""How plots look: colors, ink, lines and labels; the other modules draw with them."""
-
-from __future__ import annotations
+"""The look of plots: colors, lines and labels."""
 
 import contextlib
 import contextvars
@@ -11,21 +9,24 @@ from typing import Any, TypeVar, cast
 Axes = Any
 Draw = TypeVar("Draw", bound=Callable[..., Any])
 
-# After Okabe and Ito, whose colors stay apart for all common kinds of color blindness; lighter ones on dark.
+# After Okabe and Ito: distinguishable with all common kinds of color blindness. Lighter on dark backgrounds.
 LIGHT: dict[str, Any] = {
     "face": "#ffffff",
     "ink": "#1d2433",
     "grid": "#d5d9e2",
+    "page": "#f5f6f9",
+    "muted": "#586174",
     "series": ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#3b3f8f"),
 }
 DARK: dict[str, Any] = {
     "face": "#14181f",
     "ink": "#e6e9ef",
     "grid": "#3a4250",
+    "page": "#0d1015",
+    "muted": "#9aa3b5",
     "series": ("#56b4e9", "#ff8c42", "#2fd3a2", "#e79ad0", "#f0c845", "#a5a8ff"),
 }
-_COLUMN = 3.4  # inches: a column of the usual two-column templates
-_POINTS = 8.0
+_COLUMN = 3.4  # inches: the column width of common two-column templates
 _for_paper = contextvars.ContextVar("for_paper", default=False)
 _MARKERS = "os^Dv*"
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
@@ -33,14 +34,14 @@ _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 @contextlib.contextmanager
 def theme(*, dark: bool = False, paper: bool = False) -> Iterator[None]:
-    """Draw with the look of this package, on white or on near-black, for a screen or for a paper.
+    """Draw with the style of this package, on white or near-black, for a screen or a paper.
 
     Parameters
     ----------
     dark : bool, default False
     paper : bool, default False
-        Whether new figures are as wide as a column of a paper (3.4 inches), with text of 8 points and without titles,
-        which a caption replaces. Fonts are embedded in PDF files as TrueType, as most publishers want them.
+        New figures are as wide as a column of a paper (3.4 inches), with text of 8 points and without titles. Fonts are
+        embedded in PDF files as TrueType, as most publishers require.
 
     Examples
     --------
@@ -58,11 +59,10 @@ def theme(*, dark: bool = False, paper: bool = False) -> Iterator[None]:
     from cycler import cycler
 
     colors = DARK if dark else LIGHT
-    ink, face, grid = colors["ink"], colors["face"], colors["grid"]
     inked = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
-    settings = dict.fromkeys(inked, ink) | {
+    settings = dict.fromkeys(inked, colors["ink"]) | {
         "axes.axisbelow": True,
-        "axes.facecolor": face,
+        "axes.facecolor": colors["face"],
         "axes.grid": True,
         "axes.prop_cycle": cycler(color=colors["series"]),
         "axes.spines.right": False,
@@ -70,16 +70,16 @@ def theme(*, dark: bool = False, paper: bool = False) -> Iterator[None]:
         "axes.titlelocation": "left",
         "axes.titlesize": "medium",
         "axes.titleweight": "bold",
-        "figure.facecolor": face,
+        "figure.facecolor": colors["face"],
         "figure.constrained_layout.use": True,
-        "grid.color": grid,
+        "grid.color": colors["grid"],
         "grid.linewidth": 0.7,
         "legend.frameon": False,
-        "savefig.facecolor": face,
+        "savefig.facecolor": colors["face"],
     }
     if paper:
         sizes = ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
-        settings |= dict.fromkeys(sizes, _POINTS) | {"pdf.fonttype": 42, "lines.markersize": 4.0, "savefig.dpi": 300}
+        settings |= dict.fromkeys(sizes, 8.0) | {"pdf.fonttype": 42, "lines.markersize": 4.0, "savefig.dpi": 300}
     token = _for_paper.set(paper)
     try:
         with matplotlib.rc_context(settings):
@@ -89,7 +89,7 @@ def theme(*, dark: bool = False, paper: bool = False) -> Iterator[None]:
 
 
 def themed(draw: Draw) -> Draw:
-    """Give new axes this package's look, on the background in force; axes that were passed keep their own."""
+    """Give new axes this package's style; axes that were passed keep their own."""
 
     @functools.wraps(draw)
     def wrapper(*args: Any, ax: Axes | None = None, **options: Any) -> Axes:
@@ -106,7 +106,7 @@ def themed(draw: Draw) -> Draw:
 
 
 def new_axes(ax: Axes | None, *, size: tuple[float, float] = (6.0, 3.8)) -> Axes:
-    """The axes given, or those of a new figure."""
+    """Return the given axes, or those of a new figure."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
@@ -124,13 +124,13 @@ def _is_dark(color: Any) -> bool:
 
 
 def colors_of(ax: Axes) -> dict[str, Any]:
-    """The colors for the background of the axes."""
+    """Return the colors that suit the background of the axes."""
     faces = (ax.get_facecolor(), ax.figure.get_facecolor())
     return DARK if any(_is_dark(face) for face in faces) else LIGHT
 
 
 def line_styles(ax: Axes, count: int) -> list[dict[str, Any]]:
-    """Looks of ``count`` lines; they begin again when they run out."""
+    """Return the styles of ``count`` lines, repeated cyclically."""
     looks = [
         {"color": color, "marker": marker, "linestyle": dash, "linewidth": 1.8}
         for color, marker, dash in zip(colors_of(ax)["series"], _MARKERS, _DASHES, strict=True)
@@ -141,9 +141,9 @@ def line_styles(ax: Axes, count: int) -> list[dict[str, Any]]:
 def finish_axes(
     ax: Axes, *, title: str, x: str = "", y: str = "", names: Sized = (), percent: str = "", whole: str = ""
 ) -> Axes:
-    """Write title, labels and, for more than one name, a legend, in the ink that the background asks for.
+    """Write title, labels and, for more than one name, a legend, in a color that suits the background.
 
-    ``percent`` names the axes ("x", "y", "xy") that show fractions in percent, ``whole`` those with ticks at integers.
+    ``percent`` names the axes ("x", "y", "xy") that show fractions in percent, ``whole`` the axes with integer ticks.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -1,14 +1,14 @@
-"""A page about an encoder: one HTML file that needs nothing else, no network and no scripts.
+"""A report about an encoder: one HTML file without scripts that needs no network.
 
-Figures are drawn once, as SVG; their colors become CSS variables, so that the same figure is dark on light or light on
-dark, as the reader's system asks.
+Figures are drawn once, as SVG. Their colors are CSS variables, so a figure follows the light or dark scheme of the
+reader's system.
 """
 
-from __future__ import annotations
-
 import html
+import io
 import os
 import platform
+import re
 import string
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,30 +19,25 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from scq_gpu import metrics, plots
+import scq_gpu as scq
+from scq_gpu import plots
 from scq_gpu._core.arrays import Array, to_host
 from scq_gpu._core.bits import BIT_CONTRACT, code_bytes
 from scq_gpu._core.files import replace_file
+from scq_gpu._core.messages import show
 from scq_gpu._core.validate import check_array
 from scq_gpu._version import __version__
-from scq_gpu.encoders.scq import OgE, OnE
-from scq_gpu.encoders.sweeps import scale_path, sweep_bits
+from scq_gpu.metrics.codes import average_precision, precision_recall_curve
 from scq_gpu.metrics.evaluation import RetrievalTask
-from scq_gpu.plots._bits import BitStatistics, bit_statistics
-from scq_gpu.plots._gallery import typical_queries
-from scq_gpu.plots.report_svg import draw_svg, style_variables
+from scq_gpu.plots._figures import BitStatistics, bit_statistics
+from scq_gpu.plots._style import DARK, LIGHT
 from scq_gpu.search.index import HammingIndex
 
-__all__ = ["encoder_facts", "write_report"]
-
-_LENGTHS = 8, 16, 32, 64, 128, 256
 _KEPT = {
     "neighbors": "neighbors: Hamming distance ranks like the vectors do",
-    "classes": "classes: groups of rows come first, and who is near within a group is lost",
+    "classes": "classes: groups of rows come first, and the order within a group is lost",
 }
-_QUERIES, _ANSWERS = 8, 10  # in the gallery
-_PIXELS = 96  # most of an image in the gallery, along its longer side
-_FACTORS = 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0
+_PIXELS = 96  # longest side of an image in the gallery
 
 
 def write_report(
@@ -57,18 +52,19 @@ def write_report(
     random_state: int = 0,
     name: str | None = None,
 ) -> dict[str, float]:
-    """Write a self-contained HTML page about a fitted encoder and how it does on some rows.
+    """Write a self-contained HTML page about a fitted encoder and its results on some rows.
 
-    Some of the rows, drawn at random, are the queries; the others are the database they are searched in.
+    Queries are drawn from the rows at random and searched in the other rows.
 
     Parameters
     ----------
     path : path-like
-        The page; an existing one is replaced once the new one is complete.
+        The page. An existing file is replaced once the new one is complete.
     encoder : fitted encoder
     X : array (n, d), or what `scq_gpu.io.open_rows` gives
     labels : array (n,) or (n, classes), optional
-        Integers, or 0/1 in one column per class: what is right. Without them, each query's nearest rows are.
+        Integers, or 0/1 in one column per class; answers with the label of the query are right. Without labels, the
+        nearest rows of each query are right.
     images : array (n, height, width) or (n, height, width, 3), or list of n paths, optional
         Pictures of the rows, for a gallery of queries and answers.
     n_queries : int, default 300
@@ -76,25 +72,24 @@ def write_report(
     refit : bool, default True
         Also fit encoders with other code lengths and scales, for two more figures.
     random_state : int, default 0
-        Seed of the drawing of queries, and of the fits.
+        Seed for the choice of queries and for the fits.
     name : str, optional
         What the page calls the model.
 
     Returns
     -------
     dict of str to float
-        The figures that the page shows as numbers.
+        The metrics on the page.
 
     Examples
     --------
     >>> import numpy as np, tempfile, scq_gpu as scq
     >>> from pathlib import Path
-    >>> from scq_gpu.plots.report import write_report
     >>> X = np.random.default_rng(0).normal(size=(300, 16))
     >>> encoder = scq.OgE(n_bits=8, max_iter=20, tol=0, random_state=0).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "page.html"
-    ...     numbers = write_report(path, encoder, X, labels=X[:, 0] > 0, refit=False)
+    ...     numbers = scq.write_report(path, encoder, X, labels=X[:, 0] > 0, refit=False)
     ...     page = path.read_text(encoding="utf-8")
     >>> page.count("<svg"), sorted(numbers)[:4]
     (5, ['asymmetric_10_at_10', 'asymmetric_10_at_100', 'k', 'mean_average_precision'])
@@ -105,11 +100,14 @@ def write_report(
     numbers = task.measure(encoder)
     bits = bit_statistics(codes[1], encoder.n_bits)
     figures = [*_figures_of(encoder, task, codes, bits)]
-    if refit and isinstance(encoder, OgE | OnE):
+    if refit and isinstance(encoder, scq.OgE | scq.OnE):
         figures += _figures_of_refits(encoder, task, random_state)
     body = _tiles(encoder, numbers) + _findings(encoder, bits) + _section("Figures", "figures", "".join(figures))
     if images is not None:
-        gallery = _gallery(task, codes, encoder.n_bits, images)
+        chosen, ids, marks = typical_answers(*codes, encoder.n_bits, task.labels)
+        shown = _take_images(images, task.query_rows[chosen]), _take_images(images, task.database_rows[ids])
+        size = 0.8 * (ids.shape[1] + 1.4), len(ids) + 0.5
+        gallery = _draw_svg("gallery", plots.gallery, *shown, **marks, size=size)
         body += _section("Typical queries and their nearest, with the Hamming distance", "facts gallery", gallery)
     facts = encoder_facts(encoder) | {"bit contract": BIT_CONTRACT}
     lines = (f"<tr><th>{key}</th><td>{html.escape(show(value))}</td></tr>" for key, value in facts.items())
@@ -119,7 +117,7 @@ def write_report(
 
 
 def encoder_facts(encoder: Any) -> dict[str, Any]:
-    """What a fitted encoder is, what it learned from and how, then its parameters: single values by name."""
+    """Return facts about a fitted encoder and its training, then its parameters, by name."""
     facts: dict[str, Any] = {"encoder": type(encoder).__name__, "n_bits": encoder.n_bits}
     facts |= {"bytes_per_row": code_bytes(encoder.n_bits), "n_features": encoder.n_features_in_}
     learned = ("n_samples_", "n_iter_", "converged_", "scale_")
@@ -134,39 +132,25 @@ def encoder_facts(encoder: Any) -> dict[str, Any]:
     return facts
 
 
-def show(value: Any) -> str:
-    """A value for people."""
-    if value is None or isinstance(value, bool):
-        return {None: "-", True: "yes", False: "no"}[value]
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        size = abs(value)
-        return f"{value:,.0f}" if size >= 1000 else f"{value:.4f}" if 1e-3 <= size < 10 else f"{value:.4g}"
-    return str(value)
-
-
 def _figure(name: str, caption: str, draw: Callable[..., Any], *args: Any, **options: Any) -> str:
-    svg = draw_svg(name, draw, *args, **options)
+    svg = _draw_svg(name, draw, *args, **options)
     return f'<figure id="{name}">{svg}<figcaption>{html.escape(caption)}</figcaption></figure>'
 
 
 def _findings(encoder: Any, bits: BitStatistics) -> str:
-    """What is wrong, in a sentence each; or that nothing is."""
+    """List the problems found, a sentence each, or say that there are none."""
     found = bits.warnings()
     if getattr(encoder, "converged_", True) is False:
         found.append(
             f"The fit stopped after {encoder.n_iter_} iterations, before its loss had settled: raise max_iter."
         )
     if not found:
-        return '<p class="fine">Nothing looks wrong: every bit changes, and no two tell the same.</p>'
+        return '<p class="fine">Nothing looks wrong: every bit changes, and no two repeat each other.</p>'
     return f'<ul class="wrong">{"".join(f"<li>{html.escape(sentence)}</li>" for sentence in found)}</ul>'
 
 
-def _figures_of(
-    encoder: Any, task: RetrievalTask, codes: tuple[np.ndarray, np.ndarray], bits: BitStatistics
-) -> Iterator[str]:
-    """The figures that need this encoder alone."""
+def _figures_of(encoder: Any, task: RetrievalTask, codes: tuple[Any, Any], bits: BitStatistics) -> Iterator[str]:
+    """Draw the figures that need this encoder alone."""
     database, n_bits = codes[1], encoder.n_bits
     if task.labels is not None:
         pair = (*codes, *task.labels)
@@ -174,80 +158,93 @@ def _figures_of(
             "How many answers are right, and how many of the right ones are among them, as the Hamming radius grows. "
             "A query with nothing inside a radius counts as precision 0, so the curve may begin low."
         )
-        yield _figure("precision-recall", caption, plots.precision_recall, metrics.precision_recall_curve(*pair))
+        yield _figure("precision-recall", caption, plots.precision_recall, precision_recall_curve(*pair))
         caption = (
             "Hamming distances from queries to rows with their label and to others. The less they overlap, the better."
         )
         yield _figure("distances", caption, plots.distance_histograms, *pair, n_bits=n_bits)
     balance, likeness = bits.verdicts()
-    caption = f"In which share of the codes each bit is set. A bit tells most when that is half. {balance}"
+    caption = f"Share of the codes in which each bit is set. One half is best. {balance}"
     yield _figure("balance", caption, plots.bit_balance, database, n_bits)
-    caption = f"How far bits repeat each other: faint is good. The diagonal is left blank. {likeness}"
+    caption = f"Correlation between bits: faint is good. The diagonal is left blank. {likeness}"
     yield _figure("correlation", caption, plots.bit_correlation, database, n_bits)
     if len(getattr(encoder, "loss_curve_", ())):
-        caption = "What the fit made smaller"
-        if isinstance(encoder, OgE | OnE):
-            ridge = ", and the ridge term" if isinstance(encoder, OgE) else ""
+        caption = "The loss of the fit"
+        if isinstance(encoder, scq.OgE | scq.OnE):
+            ridge = ", and the ridge term" if isinstance(encoder, scq.OgE) else ""
             caption += f": the squared distance of projections to their signs{ridge}"
         yield _figure("loss", f"{caption}.", plots.loss_curve, encoder)
 
 
 def _figures_of_refits(encoder: Any, task: RetrievalTask, random_state: int) -> Iterator[str]:
-    """The figures that need other lengths and scales."""
+    """Draw the figures that need other lengths and scales."""
     template = clone(encoder).set_params(random_state=random_state, callback=None, verbose=False)
+    # A start given as an array fits one length only.
     if not isinstance(encoder.init, str):
-        template.set_params(init="random")  # a start of the encoder's own has its own length
+        template.set_params(init="random")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit of the encoder itself has said it all
-        lengths = {encoder.n_bits, *(bits for bits in _LENGTHS if bits <= len(encoder.eigenvalues_))}
-        sweep = sweep_bits(task.X, bits=lengths, encoder=template)
+        # The fit of the encoder itself has already warned.
+        warnings.simplefilter("ignore")
+        lengths = {encoder.n_bits, *(L for L in (8, 16, 32, 64, 128, 256) if L <= len(encoder.eigenvalues_))}
+        sweep = scq.sweep_bits(task.X, bits=lengths, encoder=template)
         table = [{"n_bits": other.n_bits, **task.measure(other)} for other in sweep.encoders]
-        scales = [encoder.scale_ * factor for factor in _FACTORS]
-        one = OnE(n_components=encoder.n_components, device=encoder.device, random_state=random_state)
-        path = scale_path(task.X, encoder.n_bits, scales, encoder=one)
+        scales = [encoder.scale_ * factor for factor in (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)]
+        one = scq.OnE(n_components=encoder.n_components, device=encoder.device, random_state=random_state)
+        path = scq.scale_path(task.X, encoder.n_bits, scales, encoder=one)
     metric = next(name for name in table[0] if name != "n_bits")
     caption = f"{type(encoder).__name__} fitted anew with other code lengths."
     yield _figure("bits", caption, plots.bits_curve, table, metric=metric)
-    caption = (
-        "OnE fitted at other scales of the data. A larger scale costs variance; a smaller one, precision of the signs."
-    )
+    caption = "OnE fitted at other scales of the data. A large scale costs variance, a small one precision."
     yield _figure("scale", caption, plots.scale_path, path)
 
 
 def _check_images(images: Any, n: int) -> np.ndarray | Sequence[str | os.PathLike[str]]:
-    """The images of n rows, in an array on the host or in files."""
+    """Return the images of n rows as an array on the host or as paths."""
     if len(images) != n:
-        raise ValueError(f"there are {len(images)} images and {n} rows; one per row is wanted")
+        raise ValueError(f"there are {len(images)} images and {n} rows; one per row is expected")
     if isinstance(images, Sequence) and all(isinstance(x, str | os.PathLike) for x in images):
         return images
     array = to_host(check_array(images, name="images", min_ndim=3))
     if array.ndim > 4 or array.shape[3:] not in ((), (3,)) or not array.size:
-        raise ValueError(f"images have shape {array.shape}; (n, height, width) or (n, height, width, 3) is wanted")
+        raise ValueError(f"images have shape {array.shape}; (n, height, width) or (n, height, width, 3) is expected")
     return array
 
 
-def _gallery(task: RetrievalTask, codes: tuple[np.ndarray, np.ndarray], n_bits: int, images: Any) -> str:
-    """Some queries with their nearest rows: typical ones, of each label first."""
-    queries, database = codes
-    index, k = HammingIndex(database, n_bits), min(_ANSWERS, len(database))
-    right, groups = None, None
-    if task.labels is not None:
-        quality = metrics.average_precision(queries, database, *task.labels)
-        groups = task.labels[0] if task.labels[0].ndim == 1 else None
-    else:
-        quality = index.search(queries, k)[0].mean(axis=1)  # no answer is right or wrong: how far they are
-    chosen = typical_queries(quality, _QUERIES, groups)
+def typical_answers(
+    queries: np.ndarray, database: np.ndarray, n_bits: int, labels: tuple[np.ndarray, np.ndarray] | None
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Return 8 typical queries, of each label first, their 10 nearest codes, and what `gallery` writes below them."""
+    index, k = HammingIndex(database, n_bits), min(10, len(database))
+    # Without labels, typical queries are those of typical distances.
+    if labels is None:
+        chosen = typical_queries(index.search(queries, k)[0].mean(axis=1), 8)
+        distances, ids = index.search(queries[chosen], k)
+        return chosen, ids, {"distances": distances}
+    groups = labels[0] if labels[0].ndim == 1 else None
+    chosen = typical_queries(average_precision(queries, database, *labels), 8, groups)
     distances, ids = index.search(queries[chosen], k)
-    if task.labels is not None:
-        wanted, found = task.labels[0][chosen, None], task.labels[1][ids]
-        right = wanted == found if found.ndim == 2 else (wanted & found).any(axis=2)
-    shown = _take_images(images, task.query_rows[chosen]), _take_images(images, task.database_rows[ids])
-    size = 0.8 * (ids.shape[1] + 1.4), len(ids) + 0.5
-    return draw_svg("gallery", plots.gallery, *shown, right=right, distances=distances, size=size)
+    label, found = labels[0][chosen, None], labels[1][ids]
+    right = label == found if found.ndim == 2 else (label & found).any(axis=2)
+    return chosen, ids, {"distances": distances, "right": right}
+
+
+def typical_queries(quality: np.ndarray, count: int, groups: np.ndarray | None = None) -> np.ndarray:
+    """Return the ``count`` queries nearest to the median quality, first the one nearest in each of ``groups`` (q,)."""
+    numbers = np.arange(len(quality))
+    members = [] if groups is None else [numbers[groups == group] for group in np.unique(groups)[:count]]
+    chosen = [int(group[_nearest_median(quality[group])[0]]) for group in members]
+    others = numbers[_nearest_median(quality)]
+    chosen += [int(i) for i in others if i not in set(chosen)][: count - len(chosen)]
+    return np.array(chosen[:count], dtype=np.int64)
+
+
+def _nearest_median(values: np.ndarray) -> np.ndarray:
+    """Sort positions by distance from the lower median; ties keep their order."""
+    return np.argsort(np.abs(values - np.quantile(values, 0.5, method="lower")), kind="stable")
 
 
 def _take_images(images: Any, rows: np.ndarray) -> np.ndarray:
-    """The images of some rows, shrunk to `_PIXELS`; those of files, which may differ in shape, inside squares."""
+    """Return the images of some rows, shrunk to `_PIXELS`; those of files are padded to squares."""
     if isinstance(images, np.ndarray):
         step = -(-max(images.shape[1:3]) // _PIXELS)
         height, width = (side // step * step for side in images.shape[1:3])
@@ -298,6 +295,44 @@ def _page(name: str, task: RetrievalTask, body: str) -> str:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     footer = f"Written {now} by scq_gpu {__version__}, NumPy {np.__version__}, Python {platform.python_version()}."
     template = string.Template((files(__package__) / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=html.escape(name), subtitle=subtitle, colors=style_variables(), body=body, footer=footer
+    # Every color of the figures and the page, for light and dark schemes.
+    light, dark = (
+        ":root { " + " ".join(f"--{name}: {color};" for name, color in _variables(colors).items()) + " }"
+        for colors in (LIGHT, DARK)
     )
+    colors = f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}"
+    return template.substitute(title=html.escape(name), subtitle=subtitle, colors=colors, body=body, footer=footer)
+
+
+def _draw_svg(
+    name: str, draw: Callable[..., Any], *args: Any, size: tuple[float, float] = (5.0, 3.3), **options: Any
+) -> str:
+    """Return what ``draw(*args, ax=ax, **options)`` draws, as ``<svg>`` labeled with the title of the axes.
+
+    ``name`` is the prefix of its ids, which makes them unique on the page.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with plots.theme(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasSVG(figure)
+        ax = draw(*args, ax=figure.subplots(), **options)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    viewbox, svg = re.search(r'<svg[^>]*viewBox="([^"]*)"[^>]*>(.*)</svg>', buffer.getvalue(), re.DOTALL).groups()  # type: ignore[union-attr]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    # Equal images would have equal ids.
+    svg = re.sub(r'(<image [^>]*) id="[^"]*"', r"\1", svg)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{name}-", svg)
+    for variable, color in _variables(LIGHT).items():
+        svg = svg.replace(color, f"var(--{variable})")
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", svg)
+    return f'<svg role="img" aria-label="{html.escape(ax.get_title(loc="left"))}" viewBox="{viewbox}">{svg}</svg>'
+
+
+def _variables(colors: dict[str, Any]) -> dict[str, str]:
+    """Return the CSS variables of a scheme's colors."""
+    series = {f"series-{k}": color for k, color in enumerate(colors["series"])}
+    return series | {name: color for name, color in colors.items() if name != "series"}

@@ -1,4 +1,4 @@
-"""From the moments of the rows to the coordinates in which everything else is computed."""
+"""The moments of the rows, and the coordinates in which everything else is computed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from types import ModuleType
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, namespace, to_host
-from scq_gpu._core.interrupt import interruptible
-from scq_gpu._core.warn import warn_caller
-
-_LONG = 256  # features from which finding the axes takes longer than somebody at a keyboard would wait
-_NOISE = 16  # rounding leaves eigenvalues of up to 2 eps lam_max where there is no variance
+from scq_gpu._core.machine import interruptible
+from scq_gpu._core.messages import warn_caller
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What one pass over the rows leaves: their number, mean (d,) and scatter ``sum (x - mean)(x - mean)'`` (d, d).
+    """Number of rows, mean (d,) and scatter ``sum (x - mean)(x - mean)'`` (d, d), the result of one pass.
 
-    Two of them add up to the moments of all their rows (Chan, Golub and LeVeque, 1979), whoever ran the passes.
+    Two of them add up to the moments of all their rows (Chan, Golub and LeVeque, 1979).
     """
 
     n: int
@@ -34,11 +31,12 @@ class Moments:
 
     @staticmethod
     def of_block(X: Array, *, dtype: object, xp: ModuleType) -> Moments:
-        """Moments of a block: products in its own float type, about its own mean, kept in ``dtype``."""
+        """Compute the moments of a block: products in its own float type, about its own mean, kept in ``dtype``."""
         n = X.shape[0]
         about = xp.mean(X, axis=0)
         X = X - about
-        left = xp.astype(xp.sum(X, axis=0), dtype)  # what rounding left of the mean
+        # rounding leaves a little of the mean
+        left = xp.astype(xp.sum(X, axis=0), dtype)
         scatter = xp.astype(xp.matrix_transpose(X) @ X, dtype) - left[:, None] * (left / n)
         return Moments(n, xp.astype(about, dtype) + left / n, scatter)
 
@@ -48,23 +46,23 @@ class Basis:
     """Coordinates and their scale: a row x becomes ``scale * (x - mean) @ P``, with covariance diag(lam)."""
 
     mean: Array  # (d,)
-    P: Array  # (d, D): the principal axes, of the length of their weight; stretched, other columns of the same span
+    P: Array  # (d, D): the principal axes, of the length of their weight
     lam: Array  # (D,), falling
     scale: float
     eigenvalues: Array  # (D,): variances of the rows along the principal axes, neither scaled nor weighted
 
     def fold(self, V: Array) -> tuple[Array, Array]:
-        """The encoder that ships: ``W' = (s P V)'`` (L, d), row-major, and ``t = W' mean`` (L,)."""
+        """Fold V into the encoder that ships: ``W' = (s P V)'`` (L, d), row-major, and ``t = W' mean`` (L,)."""
         W_t = V.T @ (self.P * self.scale).T
         return W_t, W_t @ self.mean
 
     def coordinates(self, W: Array) -> Array:
-        """V (D, L) whose map is as near to W (d, L), in the coordinates of the centered rows, as the axes allow."""
+        """Find the V (D, L) whose map is nearest to W (d, L), in the coordinates of the centered rows."""
         return namespace(W).linalg.solve(self.P.T @ self.P, self.P.T @ W)
 
 
 def flattening(variances: np.ndarray, n_bits: int) -> np.ndarray:
-    """Weights (D,) of the axes that flatten those of much more variance than the average of the first n_bits.
+    """Return weights (D,) that flatten axes of much more variance than the average of the first n_bits.
 
     ``(1 + lam / 4) ** (-1/8)`` with lam relative to that average: signs lose most along axes that stand out, and the
     tail is left alone (docs/theory.md).
@@ -86,41 +84,35 @@ def compute_basis(
     flatten: bool = False,
     asked: bool = False,
 ) -> Basis:
-    """Center, keep the leading principal axes, choose the scale.
+    """Center, keep the leading principal axes, weighted by `flattening` if ``flatten``, and choose the scale.
 
-    Parameters
-    ----------
-    moments : Moments
-    n_bits : int
-        L: at least as many axes must be left.
-    n_components : int or None
-        How many axes to keep at most; None keeps all that carry variance.
-    eps : float
-        Machine epsilon of the products in the moments, which decides what counts as no variance at all.
-    scale : float, optional
-        None is Eq. (scale), ``sqrt(L / sum of the L largest variances)``, times ``scale_factor``.
-    flatten : bool
-        Whether to weight the axes by `flattening`.
-    asked : bool
-        Whether ``n_components`` was somebody's wish, so that fewer deserve a warning.
+    At most ``n_components`` axes are kept, or all that carry variance; at least L = ``n_bits`` must be left. If
+    ``n_components`` was ``asked`` for explicitly, keeping fewer warns. ``eps`` is the machine epsilon of the products
+    in the moments, which decides what counts as no variance at all. A ``scale`` of None is Eq. (scale), ``sqrt(L / sum
+    of the L largest variances)``, times ``scale_factor``.
     """
     n, d = moments.n, moments.mean.shape[0]
     covariance = moments.scatter / n
     symmetric = (covariance + xp.matrix_transpose(covariance)) / 2
-    large = isinstance(symmetric, np.ndarray) and d >= _LONG
+    # from 256 features on, finding the axes takes longer than an interrupt should have to wait
+    large = isinstance(symmetric, np.ndarray) and d >= 256
     lam, P = interruptible(xp.linalg.eigh, symmetric) if large else xp.linalg.eigh(symmetric)
-    lam, P = _falling(lam, P, xp=xp)
+    # from the largest eigenvalue on, the largest entry of each vector positive
+    lam, P = xp.flip(lam, axis=0), xp.flip(P, axis=1)
+    P = xp.where(xp.max(P, axis=0) >= -xp.min(P, axis=0), P, -P)
 
     variances, means, spectrum = (to_host(x) for x in (xp.linalg.diagonal(covariance), moments.mean, lam))
     varying = int(np.count_nonzero(variances > (eps * means) ** 2))
     if not varying:
         raise equal_rows_error(n, means)
-    if spectrum[0] < np.finfo(spectrum.dtype).tiny / np.finfo(spectrum.dtype).eps:  # digits are lost in its squares
+    # squares of smaller numbers lose digits
+    if spectrum[0] < np.finfo(spectrum.dtype).tiny / np.finfo(spectrum.dtype).eps:
         raise ValueError(
             f"X is too small: its largest variance is {spectrum[0]:.1g}, of which {spectrum.dtype} keeps few digits. "
             "Scale X up"
         )
-    rank = min(int(np.count_nonzero(spectrum > _NOISE * eps * spectrum[0])), n - 1)
+    # rounding leaves eigenvalues of up to 2 eps lam_max where there is no variance
+    rank = min(int(np.count_nonzero(spectrum > 16 * eps * spectrum[0])), n - 1)
     wanted = d if n_components is None else n_components
     D = min(wanted, rank)
     if asked and D < min(wanted, varying):
@@ -138,29 +130,8 @@ def compute_basis(
     return Basis(moments.mean, P[:, :D] * w, lam[:D] * (w * s) ** 2, s, lam[:D])
 
 
-def stretch(basis: Basis, Q: Array, by: float, *, n_bits: int, rescale: bool, xp: ModuleType) -> tuple[Basis, Array]:
-    """The basis after rows are drawn apart along orthonormal directions Q (D, K), and the matrix R (D, D) that does it.
-
-    Coordinates y become ``y (I + by QQ')``, then turn to where their covariance is diagonal and, with ``rescale``, get
-    back the mean variance that their first n_bits had: all in all ``y R``.
-    """
-    lam = basis.lam
-    A = xp.eye(lam.shape[0], dtype=lam.dtype, device=device_of(lam)) + by * (Q @ Q.T)
-    stretched, E = _falling(*xp.linalg.eigh(A @ (lam[:, None] * A)), xp=xp)
-    ratio = float(xp.sum(lam[:n_bits])) / float(xp.sum(stretched[:n_bits])) if rescale else 1.0
-    factor = ratio**0.5
-    R = A @ E
-    return Basis(basis.mean, basis.P @ R, stretched * ratio, basis.scale * factor, basis.eigenvalues), R * factor
-
-
-def _falling(lam: Array, P: Array, *, xp: ModuleType) -> tuple[Array, Array]:
-    """Eigenvalues from the largest on, and their vectors with the largest entry positive."""
-    lam, P = xp.flip(lam, axis=0), xp.flip(P, axis=1)
-    return lam, xp.where(xp.max(P, axis=0) >= -xp.min(P, axis=0), P, -P)
-
-
 def equal_rows_error(n: int, mean: np.ndarray) -> ValueError:
-    """Rows without variance; where their mean is tiny too, it may be that squares of them are 0."""
+    """Make the error for rows without variance, which may also be too small to be squared."""
     tiny = float(np.abs(mean).max()) ** 2 < np.finfo(mean.dtype).tiny
     maybe = f", or values too small to be squared in {mean.dtype}" if tiny and mean.any() else ""
     return ValueError(f"X has {n} equal rows{maybe}: nothing to learn from; check that the right columns were passed")

@@ -1,88 +1,72 @@
-"""Rows that do not fit on a GPU: through it block by block, the next one copied while this one is worked on.
+"""Rows that do not fit on a GPU: they go through it block by block, the next copied while this one is worked on.
 
-The GPU is a `scq_gpu._core.devices.CudaDevice`: a stream of work, a stream of copies, and events that order one after
+The GPU is a `scq_gpu._core.arrays.CudaDevice`: a stream of work, a stream of copies, and events that order one after
 the other. The tests put one in its place that runs both streams in random order.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array
+from scq_gpu._core.arrays import Array, block_bytes, join_pieces
 
 SHARE_OF_FREE: Final = 0.6
 """Part of the free memory that kept rows may take; the rest is for the products of a pass."""
 
 
 def fits(n_bytes: int, gpu: Any) -> bool:
-    """Whether rows of that size may stay on the device."""
+    """Tell if rows of that size may stay on the device."""
     return bool(n_bytes <= SHARE_OF_FREE * gpu.free_bytes())
 
 
 def keep_rows(blocks: Iterable[Array], n_bytes: int, gpu: Any) -> tuple[list[Array], Any]:
-    """Blocks kept on their device, or, where they would not fit on a GPU, in page-locked host memory.
+    """Keep blocks on their device or, where they would not fit on a GPU, in page-locked host memory.
 
-    The second answer is the GPU that blocks on the host go through, else None.
+    The second result is the GPU that blocks on the host go through, else None.
     """
-    if gpu is None or fits(n_bytes, gpu):
+    if fits(n_bytes, gpu):
         return list(blocks), None
     return [gpu.download(X) for X in blocks], gpu
 
 
-def join_rows(pieces: Iterable[Array], block_bytes: Callable[[Array], int], *, xp: ModuleType) -> Iterator[Array]:
-    """Pieces of rows on a GPU, put together up to the size of a block: each costs every pass over them its calls."""
+def join_rows(pieces: Iterable[Array]) -> Iterator[Array]:
+    """Join pieces of rows on a GPU up to the size of a block, since each costs every pass over them its calls."""
     held: list[Array] = []
     most, n_bytes = 0, 0
     for X in pieces:
         most = most or block_bytes(X)
         if held and n_bytes + X.nbytes > most:
-            yield _joined(held, xp=xp)
+            yield join_pieces(held)
             held, n_bytes = [], 0
         held.append(X)
         n_bytes += X.nbytes
-    yield _joined(held, xp=xp)
-
-
-def _joined(pieces: list[Array], *, xp: ModuleType) -> Array:
-    return pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=0)
+    yield join_pieces(held)
 
 
 def stream_rows(blocks: Iterable[np.ndarray], gpu: Any, *, pinned: bool = False, stay: bool = False) -> Iterator[Array]:
-    """Blocks of rows on the device, one after another, through two buffers.
+    """Yield blocks of rows (m, d) from the host on the device, one after another, through two buffers.
 
-    Parameters
-    ----------
-    blocks : iterable of array (m, d)
-        On the host; of an iterator, none taller than the first.
-    gpu : CudaDevice
-    pinned : bool
-        Whether the blocks are page-locked and the host never writes to them; if not, they go through two page-locked
-        buffers.
-    stay : bool
-        Whether each block gets memory of its own on the device, to be kept.
-
-    Yields
-    ------
-    array (m, d)
-        Overwritten by the block after next, unless it may stay: give all work on it to the device before asking for
-        the next.
+    A block is overwritten by the one after next: give all work on it to the device before asking for the next. With
+    ``stay``, each gets memory of its own on the device, to be kept. ``pinned`` blocks are page-locked, and the host
+    never writes to them; others go through two page-locked buffers. Of an iterator, no block is taller than the first.
     """
     slots: list[_Slot] = []
     try:
         for block, turn in zip(blocks, itertools.cycle((0, 1)), strict=False):
-            if not slots:  # both before any work is given, so that the second does not wait for it
+            # both are made before any work is given, so that the second does not wait for it
+            if not slots:
                 height = max(len(X) for X in blocks) if isinstance(blocks, list) else block.shape[0]
                 shape = (height, *block.shape[1:])
                 slots = [_Slot(shape, block.dtype, gpu, pinned=pinned, stay=stay) for _ in range(2)]
             yield slots[turn].fill(block)
             slots[turn].used = gpu.mark()
     finally:
-        gpu.finish_copies()  # page-locked memory must outlive the copies from it, also when a pass is given up
+        # page-locked memory must outlive the copies from it, also when a pass is given up
+        gpu.finish_copies()
 
 
 class _Slot:
@@ -98,15 +82,17 @@ class _Slot:
         self.used = gpu.mark()
 
     def fill(self, block: np.ndarray) -> Array:
-        """The block on the device, as far as the stream of work can tell."""
+        """Copy a block to the device and return it; the stream of work waits for the copy."""
         n = block.shape[0]
         if self._staging is not None:
             if self._filled is not None:
-                self._filled.synchronize()  # the last copy out of the staging buffer
+                # the last copy out of the staging buffer must have ended
+                self._filled.synchronize()
             self._staging[:n] = block
             block = self._staging[:n]
         out = self._buffer[:n]
-        if self._stay:  # the next gets a buffer of its own, which earlier work may still be reading
+        # the next block gets a buffer of its own: earlier work may still be reading this one
+        if self._stay:
             self._buffer = self._gpu.empty(self._buffer.shape, self._buffer.dtype)
         self._filled = self._gpu.upload(block, out, after=self.used)
         self._gpu.wait(self._filled)

@@ -1,6 +1,6 @@
-"""Codes near a query: `HammingIndex`, asymmetric search with float queries, rescoring with the original floats."""
+"""Search over codes: `HammingIndex`, float queries against codes, and rescoring with the original floats."""
 
-from scq_gpu.search.asymmetric import asymmetric_search, rescore
 from scq_gpu.search.index import HammingIndex
+from scq_gpu.search.rescoring import rescore
 
-__all__ = ["HammingIndex", "asymmetric_search", "rescore"]
+__all__ = ["HammingIndex", "rescore"]

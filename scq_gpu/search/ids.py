@@ -1,7 +1,7 @@
-"""Ids of codes: integers, or strings.
+"""Ids of codes: integers or strings.
 
 Strings are kept as UTF-8 in rows of equal width (NumPy's ``S``): they sort as the strings do, take as many bytes as the
-longest, and lie in an index file as they lie in memory. No id is empty, so the empty string stands for "none".
+longest, and have the same layout in an index file as in memory. No id is empty, so the empty string stands for "none".
 """
 
 from __future__ import annotations
@@ -11,51 +11,60 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import is_array, to_host
-from scq_gpu._core.validate import check_ids as check_integer_ids
-
-__all__ = ["as_words", "check_ids", "count_ids", "from_bytes", "is_text", "numbers_after", "to_bytes"]
+from scq_gpu._core.validate import check_array
 
 
-def check_ids(ids: Any, *, n: int, like: np.ndarray | None = None) -> np.ndarray:
-    """Ids of n codes on the host: int64, 0 or more, or strings as bytes.
+def check_ids(ids: Any, *, n: int | None = None, existing: np.ndarray | None = None) -> np.ndarray:
+    """Return the ids of n codes, or of any number, on the host, as int64 of 0 or more or as encoded strings.
 
-    ``like`` are ids that they are to be of one kind with, unless there are none.
+    They must be of one kind with the ``existing`` ids, if there are any.
     """
+    if n is None:
+        n = int(np.size(to_host(ids) if is_array(ids) else np.asarray(ids)))
     text = _as_text(ids)
-    if text is None:
-        checked = check_integer_ids(ids, n=n)
-    else:
-        if text.shape != (n,):
-            raise ValueError(f"ids have shape {text.shape}; {n} codes take ({n},)")
-        checked = _encode(text)
-    if n and like is not None and len(like) and is_text(checked) != is_text(like):
+    checked = _check_numbers(ids, n=n) if text is None else _encode(text, n=n)
+    if n and existing is not None and len(existing) and is_text(checked) != is_text(existing):
         mine, theirs = ("strings", "integers") if is_text(checked) else ("integers", "strings")
         raise ValueError(f"ids are {mine}, such as {ids[0]!r}, and those of the index are {theirs}; use one kind")
     return checked
 
 
-def count_ids(ids: Any) -> int:
-    """How many ids were passed."""
-    return int(np.size(to_host(ids) if is_array(ids) else np.asarray(ids)))
+def _check_numbers(ids: Any, *, n: int) -> np.ndarray:
+    checked = to_host(check_array(ids, name="ids", min_ndim=1))
+    # NumPy makes floats of an empty list
+    if checked.shape == (n,) == (0,):
+        return np.zeros(0, dtype=np.int64)
+    if checked.shape != (n,) or checked.dtype.kind not in "iu":
+        raise ValueError(f"ids have shape {checked.shape} and dtype {checked.dtype}; {n} codes take ({n},) integers")
+    if n and (int(checked.min()) < 0 or int(checked.max()) > np.iinfo(np.int64).max):
+        raise ValueError(
+            f"ids run from {checked.min()} to {checked.max()}; they must be 0 or more (-1 is padding) and fit int64"
+        )
+    return checked.astype(np.int64)
+
+
+def check_unique(ascending: np.ndarray) -> None:
+    """Check that no id comes twice."""
+    twice = ascending[1:][ascending[1:] == ascending[:-1]]
+    if twice.size:
+        raise ValueError(f"id {decode_ids(twice)[0]} is given to more than one code; ids must be unique")
 
 
 def is_text(ids: np.ndarray) -> bool:
-    """Whether ids are strings."""
+    """Return True if ids are encoded strings."""
     return ids.dtype.kind == "S"
 
 
-def as_words(ids: np.ndarray) -> np.ndarray:
-    """Ids as users see them: integers as they are, strings as strings."""
-    if not is_text(ids):
-        return ids
-    words: np.ndarray = np.strings.decode(ids, "utf-8")
-    return words
+def decode_ids(ids: np.ndarray) -> np.ndarray:
+    """Return ids as users see them: integers unchanged, encoded strings as strings."""
+    decoded: np.ndarray = np.strings.decode(ids, "utf-8") if is_text(ids) else ids
+    return decoded
 
 
 def numbers_after(ids: np.ndarray, m: int) -> np.ndarray:
-    """The m numbers after the largest of ascending ids."""
+    """Return the m numbers after the largest of ascending ids."""
     if is_text(ids) and len(ids):
-        raise ValueError(f"the ids of this index are strings, such as {str(as_words(ids[:1])[0])!r}; pass ids")
+        raise ValueError(f"the ids of this index are strings, such as {str(decode_ids(ids[:1])[0])!r}; pass ids")
     start = int(ids[-1]) + 1 if len(ids) else 0
     if not m:
         return np.zeros(0, dtype=np.int64)
@@ -65,12 +74,12 @@ def numbers_after(ids: np.ndarray, m: int) -> np.ndarray:
 
 
 def to_bytes(ids: np.ndarray) -> np.ndarray:
-    """Ids as an index file holds them: int64, or (n, width) of uint8."""
+    """Return ids in the layout of an index file: int64, or (n, width) of uint8."""
     return ids.view(np.uint8).reshape(len(ids), -1) if is_text(ids) else ids.astype("<i8", copy=False)
 
 
 def from_bytes(stored: np.ndarray) -> np.ndarray:
-    """Ids from what an index file holds; no copy is made."""
+    """Return ids from the layout of an index file, without a copy."""
     if stored.dtype != np.uint8 or stored.ndim != 2:
         return stored
     n, width = stored.shape
@@ -80,7 +89,7 @@ def from_bytes(stored: np.ndarray) -> np.ndarray:
 
 
 def _as_text(ids: Any) -> np.ndarray | None:
-    """Ids that are strings as an array of them; None for whatever else they are."""
+    """Return an array of the ids if they are strings, otherwise None."""
     if is_array(ids) and not isinstance(ids, np.ndarray):
         return None
     found = np.asarray(ids)
@@ -96,7 +105,9 @@ def _as_text(ids: Any) -> np.ndarray | None:
     return found.astype(str)
 
 
-def _encode(text: np.ndarray) -> np.ndarray:
+def _encode(text: np.ndarray, *, n: int) -> np.ndarray:
+    if text.shape != (n,):
+        raise ValueError(f"ids have shape {text.shape}; {n} codes take ({n},)")
     empty = np.flatnonzero(text == "")
     if empty.size:
         raise ValueError(f"ids[{empty[0]}] is the empty string, which stands for no id; give it a name")

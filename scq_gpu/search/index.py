@@ -12,85 +12,63 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from scq_gpu._core.arrays import Array, device_of, from_host, namespace, to_host
+from scq_gpu._core.arrays import Array, like, namespace, on_device_of, on_device_of_arguments, to_device, to_host
 from scq_gpu._core.bits import code_bytes
-from scq_gpu._core.devices import on_device_of, on_device_of_arguments, to_device
-from scq_gpu._core.factors import FACTOR_BYTES, RowFactors, split_factors
-from scq_gpu._core.validate import (
-    DISTANCES,
-    check_choice,
-    check_index_codes,
-    check_integer,
-    check_padding_room,
-    check_real,
-)
+from scq_gpu._core.factors import FACTOR_BYTES, RowFactors
+from scq_gpu._core.validate import DISTANCES, check_choice, check_integer, check_padding_room, check_real
 from scq_gpu.kernels import asymmetric
 from scq_gpu.kernels.search import searcher
 from scq_gpu.search import index_file, multi_index
-from scq_gpu.search.ids import as_words, check_ids, count_ids, numbers_after, to_bytes
-from scq_gpu.search.scoring import QueryScores, score_queries
-from scq_gpu.search.state import State, by_distance, lowest_first
-
-__all__ = ["HammingIndex"]
+from scq_gpu.search.ids import check_ids, check_unique, decode_ids, numbers_after, to_bytes
+from scq_gpu.search.scoring import score_queries
+from scq_gpu.search.state import State, by_distance, check_codes, lowest_first, no_answers
 
 
 class HammingIndex:
-    """Packed codes, and exact nearest-neighbor and radius search over them.
+    """Packed codes with exact nearest-neighbor and radius search.
 
-    The work is done where the codes are. NumPy codes are searched by compiled loops on all cores if numba is installed
+    Codes are searched on their device. NumPy codes are searched by compiled loops on all cores if numba is installed
     (extra ``cpu``), else by NumPy. Codes on a GPU, up to 1024 bits, are searched by CUDA kernels, from a second copy
-    that the first search makes. Codes of any other array namespace are searched by that namespace, on their device.
-    Every way gives the same answer: ties are ordered by id, the lowest first.
+    that the first search makes. Codes of any other array namespace are searched by that namespace. The answer is always
+    the same: ties are ordered by id, the lowest first.
 
     Threads may search, add and remove at the same time: a search sees the codes as they were when it began.
 
     Parameters
     ----------
     codes : array (n, ceil(n_bits / 8)) of uint8
-        What ``encoder.encode`` or `scq_gpu.pack` return; with ``encode(X, factors=True)``, four bytes wider. Codes
+        As ``encoder.encode`` or `scq_gpu.pack` return them; with ``encode(X, factors=True)``, four bytes wider. Codes
         without factors are not copied if ids are absent or ascending: a memory map stays a memory map.
     n_bits : int
     ids : array (n,) of integers or strings, optional
         Unique; integers are 0 or more. By default the rows are numbered 0, 1, 2, ... Strings take as many bytes per
         code as the longest has in UTF-8.
     distance : {"hamming", "spherical"}
-        "spherical" is the distance made for `SpH`: the bits that differ over the ones in common,
+        "spherical" is the distance of `SpH`: the bits that differ over the ones in common,
         ``|b1 xor b2| / |b1 and b2|``, infinite between codes that differ and have none in common. It is searched by
         array operations.
     encoder : fitted encoder, optional
-        What made the codes: its fingerprint is kept, also in index files, and `search_asymmetric` refuses another.
+        Encoder of the codes. Its fingerprint is kept, also in index files, and `search_asymmetric` rejects another.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from scq_gpu.search import HammingIndex
-    >>> index = HammingIndex(np.array([[0b0000], [0b0111], [0b0001]], dtype=np.uint8), n_bits=4)
+    >>> import numpy as np, scq_gpu as scq
+    >>> index = scq.HammingIndex(np.array([[0b0000], [0b0111], [0b0001]], dtype=np.uint8), n_bits=4)
     >>> distances, ids = index.search(np.array([[0b0011]], dtype=np.uint8), k=2)
     >>> distances, ids
     (array([[1, 1]], dtype=int32), array([[1, 2]]))
     """
 
     def __init__(
-        self,
-        codes: Array,
-        n_bits: int,
-        ids: Array | None = None,
-        *,
-        distance: str = "hamming",
-        encoder: Any = None,
+        self, codes: Array, n_bits: int, ids: Array | None = None, *, distance: str = "hamming", encoder: Any = None
     ) -> None:
         self.distance: str = check_choice(distance, name="distance", choices=DISTANCES)
         self.n_bits: int = check_integer(n_bits, name="n_bits", minimum=1)
         self._fingerprint: str | None = None if encoder is None else _fingerprint(encoder)
         self._lock = threading.Lock()
         with on_device_of(codes):
-            self._state = self._first_state(codes, ids)
-
-    def _first_state(self, codes: Array, ids: Array | None) -> State:
-        codes, factors = split_factors(codes, self.n_bits)
-        codes = check_index_codes(codes, n_bits=self.n_bits, name="codes")
-        state = State((codes,), None, None if factors is None else (factors,))
-        return state if ids is None else state.numbered(check_ids(ids, n=codes.shape[0]))
+            state = check_codes(codes, self.n_bits)
+            self._state = state if ids is None else state.numbered(check_ids(ids, n=len(state)))
 
     def __len__(self) -> int:
         return len(self._state)
@@ -110,91 +88,78 @@ class HammingIndex:
 
     @property
     def has_factors(self) -> bool:
-        """Whether the codes came with factors, which `search_asymmetric` then uses."""
-        return self._state.factors is not None
+        """Return True if the codes came with factors, which `search_asymmetric` then uses."""
+        return bool(self._state.factors)
+
+    @property
+    def has_ids(self) -> bool:
+        """Return False if ids are the row numbers, which take no memory."""
+        return self._state.ids is not None
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of a code, its factors and its id."""
+        """Return the bytes of a code, its factors and its id."""
         ids = 0 if self._state.ids is None else self._state.ids.dtype.itemsize
         return code_bytes(self.n_bits) + (FACTOR_BYTES if self.has_factors else 0) + ids
 
     @on_device_of_arguments
     def add(self, codes: Array, ids: Array | None = None) -> Self:
-        """Add codes.
+        """Add codes and return the index.
 
         Parameters
         ----------
         codes : array (n, ceil(n_bits / 8)) of uint8
             In the namespace of the codes already there; with factors if and only if those have them.
         ids : array (n,) of integers or strings, optional
-            By default the numbers after the largest id so far; where ids are strings, they must be given.
-
-        Returns
-        -------
-        HammingIndex
-            The index itself.
+            By default the numbers after the largest id so far; string ids must be given.
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from scq_gpu.search import HammingIndex
-        >>> index = HammingIndex(np.array([[0]], dtype=np.uint8), n_bits=8)
+        >>> import numpy as np, scq_gpu as scq
+        >>> index = scq.HammingIndex(np.array([[0]], dtype=np.uint8), n_bits=8)
         >>> len(index.add(np.array([[1], [3]], dtype=np.uint8)))
         3
         """
-        new = self._new_codes(codes)
-        m, given = len(new), None
+        new = self._check_new_codes(codes)
         with self._lock:
             state = self._state
-            if ids is not None:
-                given = check_ids(ids, n=m, like=state.known)
-            elif state.ids is not None:
-                given = numbers_after(state.ids, m)
+            # Empty parts are dropped, unless all are empty
             parts = tuple(part for part in (*state.parts, *new.parts) if part.shape[0]) or new.parts
-            grown = None
-            if new.factors is not None:
-                grown = tuple(f for f in (*(state.factors or ()), *new.factors) if f.shape[0]) or new.factors
-            added = State(parts, None, grown)
-            if given is not None:
-                added = added.numbered(np.concatenate([state.known, given]) if len(state) else given)
+            factors = tuple(part for part in (*state.factors, *new.factors) if part.shape[0]) or new.factors
+            added = State(parts, None, factors if new.factors else ())
+            if ids is not None or state.ids is not None:
+                known, m = state.known, len(new)
+                given = numbers_after(known, m) if ids is None else check_ids(ids, n=m, existing=known)
+                added = added.numbered(np.concatenate([known, given]) if len(state) else given)
             self._state = added
         return self
 
-    def _new_codes(self, codes: Array) -> State:
-        """Codes that fit those of the index, without ids."""
-        codes, factors = split_factors(codes, self.n_bits)
-        codes = check_index_codes(codes, n_bits=self.n_bits, name="codes")
-        self._check_namespace(codes, name="codes")
-        if (factors is not None) != self.has_factors and len(self):
+    def _check_new_codes(self, codes: Array) -> State:
+        new = check_codes(codes, self.n_bits)
+        self._state.check_beside(new.parts[0], name="codes")
+        if bool(new.factors) != self.has_factors and len(self):
             there, here = ("with", "without") if self.has_factors else ("without", "with")
             raise ValueError(f"the index holds codes {there} factors and these come {here}; encode them alike")
-        return State((codes,), None, None if factors is None else (factors,))
+        return new
 
     def remove(self, ids: Array) -> Self:
-        """Remove codes by id.
+        """Remove codes by id and return the index; the other codes keep their ids.
 
         Parameters
         ----------
         ids : array (m,) of integers or strings
-            Each must be there.
-
-        Returns
-        -------
-        HammingIndex
-            The index itself. The other codes keep their ids.
+            Each must be in the index.
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from scq_gpu.search import HammingIndex
-        >>> index = HammingIndex(np.array([[0], [1], [3]], dtype=np.uint8), n_bits=8).remove([1])
+        >>> import numpy as np, scq_gpu as scq
+        >>> index = scq.HammingIndex(np.array([[0], [1], [3]], dtype=np.uint8), n_bits=8).remove([1])
         >>> index.search(np.array([[1]], dtype=np.uint8), k=2)
         (array([[1, 1]], dtype=int32), array([[0, 2]]))
         """
         with self._lock:
             state = self._state
-            gone = check_ids(ids, n=count_ids(ids), like=state.known)
+            gone = check_ids(ids, existing=state.known)
             rows = np.delete(np.arange(len(state)), state.rows_of(gone, purpose="removed"))
             with on_device_of(state.parts[0]):
                 self._state = replace(state.taken(rows), ids=state.known[rows])
@@ -202,39 +167,28 @@ class HammingIndex:
 
     @on_device_of_arguments
     def update(self, ids: Array, codes: Array) -> Self:
-        """Replace codes by id.
+        """Replace codes by id and return the index.
 
         Parameters
         ----------
         ids : array (m,) of integers or strings
-            Each must be there, and come once.
+            Each must be in the index, and come once.
         codes : array (m, ceil(n_bits / 8)) of uint8
             In the namespace of the codes already there; with factors if and only if those have them.
 
-        Returns
-        -------
-        HammingIndex
-            The index itself.
-
         Examples
         --------
-        >>> import numpy as np
-        >>> from scq_gpu.search import HammingIndex
-        >>> index = HammingIndex(np.array([[0], [1]], dtype=np.uint8), n_bits=8, ids=["a", "b"])
+        >>> import numpy as np, scq_gpu as scq
+        >>> index = scq.HammingIndex(np.array([[0], [1]], dtype=np.uint8), n_bits=8, ids=["a", "b"])
         >>> index.update(["a"], np.array([[255]], dtype=np.uint8)).search(np.array([[255]], dtype=np.uint8), k=1)
         (array([[0]], dtype=int32), array([['a']], dtype='<U1'))
         """
-        new = self._new_codes(codes)
+        new = self._check_new_codes(codes)
         with self._lock:
             state = self._state
-            changed = check_ids(ids, n=len(new), like=state.known)
+            changed = check_ids(ids, n=len(new), existing=state.known)
             rows = state.rows_of(changed, purpose="updated")
-            order = np.argsort(rows, kind="stable")
-            if (np.diff(rows[order]) == 0).any():
-                twice = rows[order][np.flatnonzero(np.diff(rows[order]) == 0)[0]]
-                raise ValueError(
-                    f"id {as_words(state.known)[twice]} is given to more than one code; ids must be unique"
-                )
+            check_unique(np.sort(changed))
             self._state = state.updated(rows, new)
         return self
 
@@ -244,7 +198,7 @@ class HammingIndex:
     def search(self, queries: Array, k: int, *, allowed: Any = None) -> tuple[Array, Array]: ...
     @on_device_of_arguments
     def search(self, queries: Array, k: int, *, allowed: Any = None) -> tuple[Array, Array]:
-        """The k nearest codes of each query.
+        """Return the k nearest codes of each query.
 
         Parameters
         ----------
@@ -252,62 +206,62 @@ class HammingIndex:
             For example ``encoder.encode(X)``.
         k : int
         allowed : array of ids, or boolean mask (n,), optional
-            What may be found: some ids, of which those that are not in the index are passed over, or a mask in the
-            order of `ids`. The codes allowed are gathered, then searched: the answer is exact.
+            Ids that may be found, of which unknown ones are skipped, or a mask in the order of `ids`. The allowed codes
+            are gathered, then searched: the answer is exact.
 
         Returns
         -------
         distances : array (q, k) of int32
             Ascending; float32 for the spherical distance.
         ids : array (q, k) of int64, or of strings if ids are strings (then NumPy's, wherever the codes are)
-            Lowest id first inside a distance. Where there are fewer than k codes the rest is id -1 (the empty string
-            among strings) at distance ``n_bits + 1``, which no code can have (inf for the spherical distance).
+            Lowest id first inside a distance. With fewer than k codes the rest is id -1 (the empty string among
+            strings) at distance ``n_bits + 1``, which no code can have (inf for the spherical distance).
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from scq_gpu.search import HammingIndex
-        >>> index = HammingIndex(np.array([[0], [3]], dtype=np.uint8), n_bits=8, ids=np.array([70, 50]))
+        >>> import numpy as np, scq_gpu as scq
+        >>> index = scq.HammingIndex(np.array([[0], [3]], dtype=np.uint8), n_bits=8, ids=np.array([70, 50]))
         >>> index.search(np.array([[1]], dtype=np.uint8), k=3)
         (array([[1, 1, 9]], dtype=int32), array([[50, 70, -1]]))
         """
         state = self._settled(allowed)
-        queries = self._check_queries(queries, state)
+        queries = state.check_queries(queries, self.n_bits)
         k = check_integer(k, name="k", minimum=1)
         check_padding_room(k, queries=queries.shape[0], n=len(state))
-        if not queries.shape[0] or not len(state):
-            d, rows = self._no_answers(queries, k)
-        else:
+        if queries.shape[0] and len(state):
             d, rows = self._engine(queries, state, k=k).knn(queries, list(state.parts), k, n_bits=self.n_bits)
+        else:
+            padding = np.float32(np.inf) if self.distance == "spherical" else np.int32(self.n_bits + 1)
+            d, rows = no_answers((queries.shape[0], k), padding, beside=queries)
         return d, state.to_ids(rows)
 
     def search_asymmetric(
         self, encoder: Any, X_query: Array, k: int, *, metric: str = "l2", allowed: Any = None
     ) -> tuple[Array, Array]:
-        r"""The k nearest codes to float queries: the query is not rounded to bits, only the database is.
+        """Return the k nearest codes to float queries; only the database is rounded to bits.
 
-        It finds more of the true neighbors than the Hamming distance, as fast, and has few ties. No floats of the
-        database are needed. Factors are used where the codes have them, which helps where the norms of the rows vary.
+        The search finds more of the true neighbors than the Hamming distance, as fast, and has few ties. It needs no
+        floats of the database. Codes with factors give better estimates if the norms of the rows vary.
 
         Parameters
         ----------
         encoder : fitted encoder
-            The one that made the codes: a linear map, with ``project(X)``, ``n_bits`` and, learned in ``fit``,
-            ``levels_``.
+            The encoder of the codes, a linear map: ``project(X)``, ``n_bits`` and, learned in ``fit``, ``levels_``
+            (n_bits, 2). Without levels, -1 and +1 are taken.
         X_query : array (q, d)
         k : int
         metric : {"l2", "cosine", "ip"}, default="l2"
-            What the distance estimates: the squared Euclidean distance, one minus the cosine (for an encoder that was
-            fitted on normalized rows, codes of such rows, and normalized queries), or the negative inner product.
+            Distance to estimate: the squared Euclidean distance, one minus the cosine (for an encoder that was fitted
+            on normalized rows, codes of such rows, and normalized queries), or the negative inner product.
         allowed : array of ids, or boolean mask (n,), optional
-            What may be found, as in `search`.
+            As in `search`.
 
         Returns
         -------
         distances : array (q, k) of float32
             Ascending; inf where there are fewer than k codes.
-        ids : array (q, k) of int64, or of strings
-            Lowest id first inside a distance; -1, or the empty string, where there are fewer than k codes.
+        ids : array (q, k)
+            As in `search`.
 
         Examples
         --------
@@ -319,24 +273,33 @@ class HammingIndex:
         >>> ids.shape
         (2, 3)
         """
-        d, rows, state = self._nearest(encoder, X_query, k, metric=metric, allowed=allowed)
-        return d, state.to_ids(rows)
-
-    def _nearest(
-        self, encoder: Any, X_query: Array, k: int, *, metric: str, allowed: Any = None
-    ) -> tuple[Array, Array, State]:
-        """Distances, rows, and the codes that rows are of."""
         k = check_integer(k, name="k", minimum=1)
-        self._check_encoder(encoder)
+        if encoder.n_bits != self.n_bits:
+            raise ValueError(
+                f"the encoder makes codes of n_bits={encoder.n_bits} and the index holds n_bits={self.n_bits}; "
+                "search with the encoder that made the codes"
+            )
+        if self._fingerprint is not None and _fingerprint(encoder) != self._fingerprint:
+            raise ValueError("the codes of this index were made by another encoder; search with the one that made them")
         state = self._settled(allowed)
         check_padding_room(k, queries=int(X_query.shape[0]) if hasattr(X_query, "shape") else 1, n=len(state))
-        scores = score_queries(encoder, X_query, metric=metric, factors=state.factors is not None)
+        scores = score_queries(encoder, X_query, metric=metric, factors=bool(state.factors))
         with on_device_of(state.parts[0]):
-            if not len(state) or not len(scores.gain):
-                xp, device, shape = namespace(state.parts[0]), device_of(state.parts[0]), (len(scores.gain), k)
-                none = xp.full(shape, -1, dtype=xp.int64, device=device)
-                return xp.full(shape, xp.inf, dtype=xp.float32, device=device), none, state
-            return *_nearest_by_scores(scores, state, k, metric=metric), state
+            if len(state) and len(scores.gain):
+                factors = None
+                if state.factors:
+                    offsets = [part[:, 0] if scores.offsets else part[:, 0] * 0 for part in state.factors]
+                    factors = RowFactors(offsets, [part[:, 1] for part in state.factors], scores.constants)
+                d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors)
+                d = d * scores.unit + like(scores.base, d)[:, None]
+                # Rounding may leave a distance below 0, but an inner product may be negative
+                if metric != "ip":
+                    xp = namespace(d)
+                    d = xp.where(d > 0, d, xp.zeros_like(d))
+                rows = lowest_first(d, rows)
+            else:
+                d, rows = no_answers((len(scores.gain), k), np.float32(np.inf), beside=state.parts[0])
+        return d, state.to_ids(rows)
 
     @overload
     def range_search(
@@ -346,10 +309,10 @@ class HammingIndex:
     def range_search(self, queries: Array, radius: float) -> tuple[Array, Array, Array]: ...
     @on_device_of_arguments
     def range_search(self, queries: Array, radius: float) -> tuple[Array, Array, Array]:
-        """All codes within a radius of each query.
+        """Return all codes within a radius of each query.
 
         Large indexes of NumPy codes are searched through tables of code chunks (multi-index hashing) once the scans of
-        that radius have cost as much as the tables would; see `prepare`. The answer is the same.
+        that radius have cost as much as building the tables; see `prepare`. The answer is the same.
 
         Parameters
         ----------
@@ -367,28 +330,31 @@ class HammingIndex:
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from scq_gpu.search import HammingIndex
-        >>> index = HammingIndex(np.array([[0b0], [0b1], [0b111]], dtype=np.uint8), n_bits=8)
+        >>> import numpy as np, scq_gpu as scq
+        >>> index = scq.HammingIndex(np.array([[0b0], [0b1], [0b111]], dtype=np.uint8), n_bits=8)
         >>> index.range_search(np.array([[0b1], [0b11110000]], dtype=np.uint8), radius=1)
         (array([0, 2, 2]), array([1, 0]), array([0, 1], dtype=int32))
         """
         state = self._settled()
-        queries = self._check_queries(queries, state)
+        queries = state.check_queries(queries, self.n_bits)
         radius = self._check_radius(radius)
-        nothing = np.zeros(0, dtype=np.int64)
-        query, d, rows = nothing, nothing.astype(np.float32 if self.distance == "spherical" else np.int32), nothing
+        # All pairs of a query and a row
+        query = rows = np.zeros(0, dtype=np.int64)
+        d: Array = query.astype(np.float32 if self.distance == "spherical" else np.int32)
         if queries.shape[0] and len(state):
-            query, d, rows = self._within(queries, state, radius)
+            tables = self._tables(state, radius, queries=queries.shape[0])
+            found: Any = None if tables is None else tables.within(queries, radius)
+            if found is None:
+                found = self._engine(queries, state).within(queries, list(state.parts), radius)
+            query, d, rows = found
+        # Pairs on a device come by query and row, pairs on the host in any order
         if not isinstance(query, np.ndarray):
             offsets, rows, d = by_distance(query, d, rows, n_queries=queries.shape[0], n_bits=self.n_bits)
             return offsets, state.to_ids(rows), d
         order = np.lexsort((rows, d, query))
         offsets = np.zeros(queries.shape[0] + 1, dtype=np.int64)
         np.cumsum(np.bincount(query, minlength=queries.shape[0]), out=offsets[1:])
-        xp, device = namespace(queries), device_of(queries)
-        found = (from_host(x, xp=xp, device=device) for x in (offsets, rows[order], d[order]))
-        offsets, rows, d = found
+        offsets, rows, d = (like(x, queries) for x in (offsets, rows[order], d[order]))
         return offsets, state.to_ids(rows), d
 
     def prepare(self, radius: int) -> bool:
@@ -397,19 +363,18 @@ class HammingIndex:
         Parameters
         ----------
         radius : int
-            The largest radius that will be asked for.
+            The largest radius of later searches.
 
         Returns
         -------
         bool
-            False where tables would not help: few codes, a large radius, codes bunched together, codes that are not
-            NumPy's, or the spherical distance. Searches scan all codes then.
+            False if tables would not help: few codes, a large radius, clustered codes, codes that are not NumPy's, or
+            the spherical distance. Searches then scan all codes.
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from scq_gpu.search import HammingIndex
-        >>> HammingIndex(np.array([[0]], dtype=np.uint8), n_bits=8).prepare(radius=1)
+        >>> import numpy as np, scq_gpu as scq
+        >>> scq.HammingIndex(np.array([[0]], dtype=np.uint8), n_bits=8).prepare(radius=1)
         False
         """
         return self._tables(self._settled(), self._check_radius(radius), build=True) is not None
@@ -423,27 +388,32 @@ class HammingIndex:
 
         Examples
         --------
-        >>> import numpy as np, tempfile
-        >>> from scq_gpu.search import HammingIndex
+        >>> import numpy as np, scq_gpu as scq, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     HammingIndex(np.array([[0], [3]], dtype=np.uint8), n_bits=8).save(f"{folder}/codes.safetensors")
-        ...     HammingIndex.load(f"{folder}/codes.safetensors")
+        ...     scq.HammingIndex(np.array([[0], [3]], dtype=np.uint8), n_bits=8).save(f"{folder}/codes.safetensors")
+        ...     scq.HammingIndex.load(f"{folder}/codes.safetensors")
         HammingIndex(n=2, n_bits=8, bytes_per_row=1, namespace=array_api_compat.numpy)
         """
-        facts = {"distance": self.distance} | ({"encoder": self._fingerprint} if self._fingerprint else {})
-        index_file.write(path, *self.tensors(), n_bits=self.n_bits, facts=facts)
+        facts = {"format": index_file.FORMAT, "n_bits": str(self.n_bits), "distance": self.distance}
+        index_file.write(path, self.tensors(), facts | ({"encoder": self._fingerprint} if self._fingerprint else {}))
 
-    def tensors(self) -> tuple[list[np.ndarray], np.ndarray | None, list[np.ndarray] | None]:
-        """Codes, ids and factors on the host, codes and factors in parts: what index files hold."""
+    def tensors(self) -> dict[str, list[np.ndarray]]:
+        """Return ids and factors, if there are any, and codes on the host in the layout of index files, in parts."""
         state = self._state
-        factors = None if state.factors is None else [to_host(part) for part in state.factors]
-        ids = None if state.ids is None else to_bytes(state.ids)
-        return [to_host(part) for part in state.parts], ids, factors
+        found = {"ids": [] if state.ids is None else [to_bytes(state.ids)]}
+        found["factors"] = [to_host(part).astype("<f2", copy=False) for part in state.factors]
+        found["codes"] = [to_host(part) for part in state.parts]
+        return {name: parts for name, parts in found.items() if parts}
 
     @property
     def ids(self) -> np.ndarray:
-        """The ids of all codes, ascending."""
-        return np.array(as_words(self._state.known))
+        """Return the ids of all codes, ascending."""
+        return np.array(decode_ids(self._state.known))
+
+    @property
+    def encoded_ids(self) -> np.ndarray:
+        """Return the ids of all codes, ascending, with strings encoded as UTF-8."""
+        return self._state.known
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str | None = None, verify: bool = False) -> HammingIndex:
@@ -455,74 +425,35 @@ class HammingIndex:
         device : {None, "cpu", "cuda", "cuda:1", ...}
             On the CPU the codes are memory-mapped, not read: an index may be larger than memory.
         verify : bool, default=False
-            Whether to read all of the file and compare the digests that `save` wrote into it. Ids are checked in any
-            case: none twice, none below 0.
-
-        Returns
-        -------
-        HammingIndex
+            Read the whole file and compare the digests that `save` wrote into it. Ids are always checked: none twice,
+            none below 0.
         """
         return cls.from_stored(index_file.read(path, verify=verify), device=device)
 
     @classmethod
     def from_stored(cls, stored: index_file.Stored, *, device: str | None = None, encoder: Any = None) -> HammingIndex:
-        """The index that a file holds, of codes by this encoder if one is given."""
-        index = cls.__new__(cls)  # the file was checked when it was written; checking again would read all of it
-        index.n_bits, index.distance = stored.n_bits, stored.facts.get("distance", "hamming")
+        """Return the index of a file; an encoder, if given, is the one of its codes."""
+        # The codes were checked when they were written; __init__ would read all of them to check them again
+        index = cls.__new__(cls)
+        index.n_bits, index.distance = stored.n_bits, stored.facts["distance"]
         index._fingerprint = stored.facts.get("encoder") if encoder is None else _fingerprint(encoder)
         index._lock = threading.Lock()
         codes, factors = (x if x is None or device in (None, "cpu") else to_device(x, device) for x in stored[:2])
-        index._state = State((codes,), stored.ids, None if factors is None else (factors,))
+        index._state = State((codes,), stored.ids, () if factors is None else (factors,))
         return index
-
-    def _check_queries(self, queries: Array, state: State) -> Array:
-        queries = check_index_codes(queries, n_bits=self.n_bits, name="queries")
-        self._check_namespace(queries, name="queries")
-        return queries
-
-    def _no_answers(self, queries: Array, k: int) -> tuple[Array, Array]:
-        """What a search finds where there is nothing to look for, or nothing to find."""
-        xp, device = namespace(queries), device_of(queries)
-        spherical = self.distance == "spherical"
-        dtype, padding = (xp.float32, xp.inf) if spherical else (xp.int32, self.n_bits + 1)
-        shape = (queries.shape[0], k)
-        return xp.full(shape, padding, dtype=dtype, device=device), xp.full(shape, -1, dtype=xp.int64, device=device)
 
     def _check_radius(self, radius: Any) -> Any:
         if self.distance == "spherical":
             return check_real(radius, name="radius", minimum=0)
         return min(check_integer(radius, name="radius", minimum=0), self.n_bits)
 
-    def _check_namespace(self, codes: Array, *, name: str) -> None:
-        mine = self._state.parts[0]
-        here, there = namespace(mine), namespace(codes)
-        if here is not there or device_of(mine) != device_of(codes):
-            raise ValueError(
-                f"{name} are {there.__name__} on {device_of(codes)} and the index is {here.__name__} on "
-                f"{device_of(mine)}; move one to the other"
-            )
-
-    def _check_encoder(self, encoder: Any) -> None:
-        if encoder.n_bits != self.n_bits:
-            raise ValueError(
-                f"the encoder makes codes of n_bits={encoder.n_bits} and the index holds n_bits={self.n_bits}; "
-                "search with the encoder that made the codes"
-            )
-        if self._fingerprint is not None and _fingerprint(encoder) != self._fingerprint:
-            raise ValueError("the codes of this index were made by another encoder; search with the one that made them")
-
-    @property
-    def _numbers_rows(self) -> bool:
-        """Whether ids are the row numbers, which take no memory."""
-        return self._state.ids is None
-
-    def _snapshot(self) -> HammingIndex:
-        """An index of the codes as they are now, which does not change with this one; nothing is copied."""
+    def snapshot(self) -> HammingIndex:
+        """Return an index of the present codes, which does not change with this one; nothing is copied."""
         self._settled()
         return copy.copy(self)
 
     def _settled(self, allowed: Any = None) -> State:
-        """The codes now, or those of them allowed; parts added since the last search are joined, but memory maps."""
+        """Return the present codes, or the allowed ones; parts added since the last search are joined."""
         with self._lock, on_device_of(self._state.parts[0]):
             self._state = state = self._state.joined()
         if allowed is None:
@@ -530,31 +461,17 @@ class HammingIndex:
         with on_device_of(state.parts[0]):
             return state.allowed(allowed)
 
-    def _within(self, queries: Array, state: State, radius: Any) -> tuple[Array, Array, Array]:
-        """All pairs (query, distance, row), by tables where they are there or have become worth building.
-
-        They are on the host, in any order; or, of an engine that leaves them where the queries are, by query and row.
-        """
-        tables = self._tables(state, radius, queries=queries.shape[0])
-        found: Any = None if tables is None else tables.within(queries, radius)
-        if found is None:
-            found = self._engine(queries, state).within(queries, list(state.parts), radius)
-        query, d, rows = found
-        return query, d, rows
-
     def _tables(self, state: State, radius: Any, *, queries: int = 0, build: bool = False) -> Any:
-        """The tables for a radius; None where they do not help, or have not paid for themselves yet.
-
-        They are built once the scans that they would have saved have cost as much.
-        """
+        """Return the tables for a radius, or None if a scan is the better choice; see `multi_index.tables`."""
         if self.distance == "spherical" or not isinstance(state.parts[0], np.ndarray):
             return None
         with self._lock:
             return multi_index.tables(state.made, list(state.parts), self.n_bits, radius, queries=queries, build=build)
 
     def _engine(self, queries: Array, state: State, *, k: int = 1) -> Any:
-        """What searches for these queries; an engine that lays the codes out for itself is kept."""
+        """Return the engine for these queries."""
         engine = searcher(queries, queries.shape[0] * len(state), k=min(k, len(state)), distance=self.distance)
+        # An engine with a layout of its own is a class; its object is kept beside the codes
         if not isinstance(engine, type):
             return engine
         with self._lock:
@@ -564,24 +481,10 @@ class HammingIndex:
 
 
 def _fingerprint(encoder: Any) -> str:
-    """What tells the map of an encoder from another's."""
+    """Return a digest of the map of an encoder."""
     if not hasattr(encoder, "components_") or not hasattr(encoder, "threshold_"):
         raise TypeError(f"{type(encoder).__name__} has no components_ and threshold_; pass a fitted linear encoder")
     digest = hashlib.sha256()
     for name in ("components_", "threshold_"):
         digest.update(np.ascontiguousarray(to_host(getattr(encoder, name)), dtype=np.float32).tobytes())
     return digest.hexdigest()
-
-
-def _nearest_by_scores(scores: QueryScores, state: State, k: int, *, metric: str) -> tuple[Array, Array]:
-    """Distances (q, k) and rows (q, k) of the codes of least score, lowest row first inside a distance."""
-    factors = None
-    if state.factors is not None:
-        offsets = [part[:, 0] if scores.offsets else part[:, 0] * 0 for part in state.factors]
-        factors = RowFactors(offsets, [part[:, 1] for part in state.factors], scores.constants)
-    d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors)
-    xp = namespace(d)
-    d = d * scores.unit + from_host(scores.base, xp=xp, device=device_of(d))[:, None]
-    if metric != "ip":
-        d = xp.where(d > 0, d, xp.zeros_like(d))
-    return d, lowest_first(d, rows)

@@ -1,4 +1,4 @@
-"""Rescoring: what a search found, ordered by the original floats."""
+"""Rescoring: re-rank what a search found by the original floats."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, from_host, namespace, row_slices, to_host
-from scq_gpu._core.devices import on_device_of_arguments
+from scq_gpu._core.arrays import Array, is_array, like, namespace, on_device_of_arguments, row_slices, to_host
+from scq_gpu._core.messages import warn_caller
 from scq_gpu._core.validate import METRICS, check_array, check_choice, check_integer, check_rescored
-from scq_gpu._core.warn import warn_caller
 
 _BLOCK_FLOATS = 1 << 22
-_VARYING = 0.05  # spread of norms over their mean from which metrics rank differently
 
 
 @on_device_of_arguments
 def rescore(
     X_query: Array, X_database: Any, ids: Array, *, k: int | None = None, metric: str | None = None
 ) -> tuple[Array, Array]:
-    """Order what a search found by the distance of the original floats.
+    """Re-rank what a search found by the distance of the original floats.
 
-    Search for more than is wanted (4 to 16 times as many), rescore, keep the best k.
+    Search for 4 to 16 times as many as are needed, rescore, and keep the best k.
 
     Parameters
     ----------
@@ -31,10 +29,9 @@ def rescore(
     ids : array (q, m) of integers
         Rows of ``X_database``, as `HammingIndex.search` returns them; -1 is padding.
     k : int, optional
-        How many to keep; all m by default.
+        Number of results to keep; all m by default.
     metric : {"l2", "cosine", "ip"}, optional
-        "l2" by default, with a warning where the norms of the rows vary by more than a few percent: the three then
-        rank differently.
+        "l2" by default, with a warning if the norms of the rows vary by more than 5 %: the three then rank differently.
 
     Returns
     -------
@@ -63,27 +60,34 @@ def rescore(
     distances = np.full(found.shape, np.inf, dtype=Q.dtype)
     warned = False
     for block in row_slices(len(Q), max(1, _BLOCK_FLOATS // (found.shape[1] * d))):
-        wanted = np.where(found[block] >= 0, found[block], found[block].max())  # padding stands for no row of its own
-        if wanted.max() < 0:
+        # Padding takes the place of a row that is read anyway; its distance is set to inf below
+        named_rows = np.where(found[block] >= 0, found[block], found[block].max())
+        if named_rows.max() < 0:
             continue
-        rows, index = np.unique(wanted, return_inverse=True)
+        rows, index = np.unique(named_rows, return_inverse=True)
         needed = to_host(take_rows(X_database, rows)).astype(Q.dtype, copy=False)
         if metric is None and not warned:
-            warned = _warn_if_norms_vary(needed)
+            norms = np.linalg.norm(needed, axis=1)
+            # With a smaller spread the three metrics rank nearly alike
+            warned = bool(norms.std() > 0.05 * norms.mean())
+            if warned:
+                warn_caller(
+                    f"the norms of X_database vary by {norms.std() / norms.mean():.0%}: rankings by distance, cosine "
+                    "and inner product differ. Say which is meant: metric='l2' (taken now), 'cosine' or 'ip'"
+                )
         if named == "cosine":
             needed = needed / _norms(needed, "X_database", rows)
         candidates = needed[index.reshape(found[block].shape)]
         distances[block] = _distances(Q[block], candidates, named, first=block.start)
     distances[found < 0] = np.inf
     order = np.lexsort((found, distances), axis=1)[:, :kept]
-    xp, device = namespace(X_query), device_of(X_query)
     best = (np.take_along_axis(x, order, axis=1) for x in (distances, found.astype(np.int64)))
-    d_best, id_best = (from_host(x, xp=xp, device=device) for x in best)
+    d_best, id_best = (like(x, X_query) for x in best)
     return d_best, id_best
 
 
 def _distances(Q: np.ndarray, candidates: np.ndarray, metric: str, *, first: int) -> np.ndarray:
-    """From queries (q, d) to their own candidates (q, m, d), which are normalized for the cosine."""
+    """Return distances from queries (q, d) to their own candidates (q, m, d), normalized for the cosine."""
     if metric == "l2":
         candidates = candidates - Q[:, None, :]
         squares: np.ndarray = np.einsum("qmd,qmd->qm", candidates, candidates)
@@ -102,21 +106,7 @@ def _norms(X: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     return norms
 
 
-def _warn_if_norms_vary(X: np.ndarray) -> bool:
-    norms = np.linalg.norm(X, axis=1)
-    if not norms.std() > _VARYING * norms.mean():
-        return False
-    warn_caller(
-        f"the norms of X_database vary by {norms.std() / norms.mean():.0%}: rankings by distance, cosine and inner "
-        "product differ. Say which is meant: metric='l2' (taken now), 'cosine' or 'ip'"
-    )
-    return True
-
-
 def take_rows(X: Any, rows: np.ndarray) -> Array:
-    """Rows of a source by sorted, unique number."""
-    try:
-        xp = namespace(X)
-    except TypeError:
-        return X[rows]
-    return X[rows] if isinstance(X, np.ndarray) else xp.take(X, from_host(rows, xp=xp, device=device_of(X)), axis=0)
+    """Return rows of a source by sorted, unique number."""
+    foreign = is_array(X) and not isinstance(X, np.ndarray)
+    return namespace(X).take(X, like(rows, X), axis=0) if foreign else X[rows]

@@ -20,19 +20,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from scq_gpu._core.arrays import Array
-from scq_gpu.kernels.fused import elementwise, total
-from scq_gpu.training.linalg import orthonormalize, polar
+from scq_gpu._core.arrays import Array, elementwise, total
+from scq_gpu.kernels.linalg import orthonormalize, polar, skew
 from scq_gpu.training.loop import VStep
 
 STEPS = 7
+"""Steps within one V step."""
 _MOMENTUM = 0.8  # beta
-_HEADROOM = 1.01  # a / max(lam): keeps the columns of diag(a - lam) V independent
-_SHORTEST = 1e-3  # of a column against the longest, as far as its weight in the polar factor goes
 
 
 def orthonormal_step(*, steps: int = STEPS, xp: ModuleType) -> VStep:
-    """The joint V step of OnE, for the training loop."""
+    """Make the joint V step of OnE."""
 
     def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
         return fit_joint_orthonormal(lam, M, V, steps=steps, xp=xp), None, None
@@ -41,7 +39,7 @@ def orthonormal_step(*, steps: int = STEPS, xp: ModuleType) -> VStep:
 
 
 def orthogonal_step(ridge: float, *, steps: int = STEPS, xp: ModuleType) -> VStep:
-    """The joint V step of OgE, for the training loop."""
+    """Make the joint V step of OgE."""
 
     def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
         return fit_joint_orthogonal(lam, M, V, ridge=ridge, steps=steps, xp=xp), None, None
@@ -50,16 +48,32 @@ def orthogonal_step(ridge: float, *, steps: int = STEPS, xp: ModuleType) -> VSte
         lengths = xp.linalg.vector_norm(V, axis=-2, keepdims=True)
         return orthonormalize(polar(V / lengths, xp=xp), xp=xp) * lengths
 
-    return VStep(run, descends=True, nearest=nearest)
+    return VStep(run, descends=True, nearest=nearest, ridge=ridge)
+
+
+def rotation_step(*, ahead: bool = True, xp: ModuleType) -> VStep:
+    """Make the V step of ITQ (Gong and Lazebnik, 2011): the rotation (R, L, L) that brings rows nearest to their signs.
+
+    This orthogonal Procrustes problem is OnE's with as many axes as bits. Its solution never raises the loss for the
+    signs it is given, so that they may be taken ``ahead`` of it. Where two bits have the same signs in all rows, M is
+    singular and its polar factor is no rotation; V then stays what it was.
+    """
+
+    def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
+        R = polar(M, xp=xp)
+        # products of R'R are off by up to 1 % from rounding, which `orthonormalize` removes
+        return xp.where(skew(R, xp=xp) <= 1e-4, R, V), None, None
+
+    return VStep(run, descends=ahead)
 
 
 def fit_joint_orthonormal(lam: Array, M: Array, V: Array, *, steps: int = STEPS, xp: ModuleType) -> Array:
-    """V step of OnE from orthonormal V (R, D, L), all columns at once: orthonormal, and no worse than V."""
+    """Improve orthonormal V (R, D, L), all columns at once; the result is orthonormal and no worse than V."""
     lam = lam[..., None]
-    bound = _bound(lam, xp=xp)
+    bound = _bound(lam, xp.max(lam, axis=-2, keepdims=True), xp=xp)
 
     def gain(V: Array) -> Array:
-        """How far the objective is below 0."""
+        """Return how far the objective is below 0."""
         return _GAIN(M, lam, V, axis=(-2, -1), xp=xp)
 
     best = Q = V
@@ -70,19 +84,20 @@ def fit_joint_orthonormal(lam: Array, M: Array, V: Array, *, steps: int = STEPS,
         Q = polar(A, xp=xp)
         now = gain(Q)
     best = orthonormalize(_better(best, Q, reached, now, xp=xp), xp=xp)
-    return _better(V, best, least, gain(best), xp=xp)  # rounding, where nothing is left to gain
+    # where nothing is left to gain, rounding may have made it worse
+    return _better(V, best, least, gain(best), xp=xp)
 
 
 def fit_joint_orthogonal(lam: Array, M: Array, V: Array, *, ridge: float, steps: int = STEPS, xp: ModuleType) -> Array:
-    """V step of OgE from V (R, D, L), all columns at once: pairwise orthogonal, and no worse than V.
+    """Improve V (R, D, L), all columns at once; the result has pairwise orthogonal columns and is no worse than V.
 
     V must have pairwise orthogonal columns, none of them zero.
     """
     lam = (lam + ridge)[..., None]
-    bound = _bound(lam, xp=xp)
+    bound = _bound(lam, xp.max(lam, axis=-2, keepdims=True), xp=xp)
 
     def lengths(Q: Array) -> tuple[Array, Array, Array]:
-        """``q_k'm_k`` and ``q_k' diag(lam) q_k``, whose ratio is s_k, and how far below 0 these bring the objective."""
+        """Return ``q_k'm_k`` and ``q_k' diag(lam) q_k``, whose ratio is s_k, and the gain at these lengths."""
         along, across = _DOT(Q, M, axis=-2, xp=xp), _SQUARE(lam, Q, axis=-2, xp=xp)
         return along, across, _RATIO(along, across, axis=-1, xp=xp)
 
@@ -107,19 +122,15 @@ _SQUARE = total(lambda lam, q: lam * q * q, "a * b * b")
 _RATIO = total(lambda along, across: along * along / across, "a * a / b")
 
 
-def _bound(lam: Array, *, xp: ModuleType) -> Array:
-    """``a - lam`` for lam (..., D, 1)."""
-    return _below(xp.max(lam, axis=-2, keepdims=True), lam, xp=xp)
-
-
 @elementwise
-def _below(largest: Array, lam: Array, *, xp: ModuleType) -> Array:
-    return _HEADROOM * largest - lam
+def _bound(lam: Array, largest: Array, *, xp: ModuleType) -> Array:
+    """Return ``a - lam``, with a above max(lam), so that the columns of diag(a - lam) V stay independent."""
+    return 1.01 * largest - lam
 
 
 @elementwise
 def _better(old: Array, new: Array, before: Array, after: Array, *, xp: ModuleType) -> Array:
-    """The new one where its gain is no less."""
+    """Select the new one where its gain is no less."""
     return xp.where(after >= before, new, old)
 
 
@@ -127,7 +138,7 @@ def _better(old: Array, new: Array, before: Array, after: Array, *, xp: ModuleTy
 def _next_orthonormal(
     best: Array, Q: Array, reached: Array, now: Array, bound: Array, M: Array, *, xp: ModuleType
 ) -> tuple[Array, Array]:
-    """The better of two, and what the next polar factor is taken of: a step from where the last was heading."""
+    """Return the better of two, and the matrix of the next polar factor, extrapolated from the last step."""
     better = xp.where(now >= reached, Q, best)
     return better, bound * (better + _MOMENTUM * (better - best)) + M
 
@@ -145,9 +156,9 @@ def _next_orthogonal(
     *,
     xp: ModuleType,
 ) -> tuple[Array, Array]:
-    """The same with weights, none of which is much less than the longest of the columns."""
+    """Do the same with weights, none of which is much less than the longest of the columns."""
     better = xp.where(now >= reached, Q, best)
-    shortest = _SHORTEST * xp.where(longest > 0, longest, 1.0)
+    shortest = 1e-3 * xp.where(longest > 0, longest, 1.0)
     weights = xp.where(xp.abs(s) >= shortest, s, xp.where(s >= 0, shortest, -shortest))
     return better, (bound * (better + _MOMENTUM * (better - best)) * weights + M) * weights
 
@@ -156,7 +167,7 @@ def _next_orthogonal(
 def _best_lengths(
     s: Array, reached: Array, now: Array, along: Array, across: Array, *, xp: ModuleType
 ) -> tuple[Array, Array, Array]:
-    """The lengths of the better of two, their sizes, and its gain."""
+    """Return the lengths of the better of two, their sizes, and its gain."""
     better = xp.where(now >= reached, along / across, s)
     return better, xp.abs(better), xp.maximum(now, reached)
 
@@ -175,6 +186,6 @@ def _with_lengths(
     *,
     xp: ModuleType,
 ) -> Array:
-    """The better of two, each column at its best length; one that should vanish keeps its direction."""
+    """Return the better of two, each column at its best length; one that should vanish keeps its direction."""
     s = xp.where(after >= before, along / across, old_along / old_across)
     return xp.where(after >= before, new, old) * xp.where(s == 0, tiny, s)

@@ -14,23 +14,22 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from scq_gpu._core.arrays import Array
-from scq_gpu.kernels.fused import elementwise, total
-from scq_gpu.training.linalg import columns_as_rows, project_out
+from scq_gpu._core.arrays import Array, elementwise, total
+from scq_gpu.kernels.linalg import columns_as_rows, project_out
 from scq_gpu.training.loop import VStep
 
 
 def columnwise_step(ridge: float, *, xp: ModuleType) -> VStep:
-    """Algorithm 2's V step, for the training loop."""
+    """Make the V step of Algorithm 2."""
 
     def run(lam: Array, M: Array, V: Array, memory: None) -> tuple[Array, None, None]:
         return fit_orthogonal(lam, M, ridge=ridge, xp=xp), None, None
 
-    return VStep(run)
+    return VStep(run, ridge=ridge)
 
 
 def fit_orthogonal(lam: Array, M: Array, *, ridge: float, xp: ModuleType) -> Array:
-    """V step of OgE: ``V`` (R, D, L) with pairwise orthogonal columns.
+    """Solve for ``V`` (R, D, L) with pairwise orthogonal columns, one column after the other.
 
     A column whose target lies in the span of the earlier ones comes out as zero, the minimizer of its sub-problem.
     """
@@ -56,12 +55,12 @@ _WEIGHTED_SQUARE = total(lambda z, x: z * x * x, "a * b * b")
 
 @elementwise
 def _unless_rounding(v: Array, z: Array, size: Array, target: Array, smallest: float, *, xp: ModuleType) -> Array:
-    """``Z v``, or 0 where rounding is all that is left of the target."""
+    """Return ``Z v``, or 0 where only rounding is left of the target."""
     return xp.where(xp.sqrt(size) > smallest * xp.sqrt(target), z * v, 0.0)
 
 
 @elementwise
 def _normalized(q: Array, z: Array, square: Array, *, xp: ModuleType) -> tuple[Array, Array]:
-    """q of length 1 in the inner product of Z, and ``Z q``."""
+    """Scale q to length 1 in the inner product of Z, and return it with ``Z q``."""
     q = q / xp.where(square > 0, xp.sqrt(square), 1.0)
     return q, q * z

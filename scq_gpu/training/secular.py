@@ -22,30 +22,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from scq_gpu._core.arrays import Array
-from scq_gpu.kernels.fused import elementwise, total
-
-_STEPS = 64  # of `refine` where nothing is known of the root
+from scq_gpu._core.arrays import Array, elementwise, total
 
 Moments = Callable[[Array], tuple[Array, Array, Array]]
+"""From tau to p0, p1 and p2, arrays of its shape."""
 
 
 def refine(moments: Moments, lo: Array, hi: Array, start: Array, *, steps: int, xp: ModuleType) -> tuple[Array, Array]:
-    """Narrow brackets ``0 < lo <= root <= hi`` of ``p0(tau) = 1``, all problems together.
+    """Narrow brackets ``0 < lo <= root <= hi`` of ``p0(tau) = 1``, all problems together, from ``start``.
 
-    Parameters
-    ----------
-    moments : callable
-        ``tau -> (p0, p1, p2)``, arrays of tau's shape.
-    lo, hi, start : array
-        The brackets, and where to look first.
-
-    Returns
-    -------
-    tau, p0 : array
-        The roots, and ``p0`` where it was last evaluated: far from 1 where [lo, hi] holds no root.
+    Return the roots, and ``p0`` where it was last evaluated, which is far from 1 where [lo, hi] holds no root.
     """
-    slack = float(xp.finfo(lo.dtype).eps) ** 0.5  # a model's root this close to the bracket is its end, up to rounding
+    # a model's root this close to the bracket is its end, up to rounding
+    slack = float(xp.finfo(lo.dtype).eps) ** 0.5
     tau = start
     p0 = xp.ones_like(tau)
     for _ in range(steps):
@@ -63,16 +52,16 @@ def refine(moments: Moments, lo: Array, hi: Array, start: Array, *, steps: int, 
 def bracket(
     gap: Array, m: Array, largest: Array | float, *, relative: float, tiny: float, xp: ModuleType
 ) -> tuple[Array, Array]:
-    """Brackets (..., 1) of the roots for m (..., D): ``||m|| - m' diag(gap) m / ||m||^2 <= tau <= ||m||``.
+    """Bracket the roots (..., 1) for m (..., D) by ``||m|| - m' diag(gap) m / ||m||^2 <= tau <= ||m||``.
 
     The lower end is Jensen's inequality; neither end is below ``relative * (largest + ||m||) + tiny``.
     """
-    square, spread = _SQUARE(m, axis=-1, xp=xp), _SPREAD(m, gap, axis=-1, xp=xp)
+    square, spread = SQUARE(m, axis=-1, xp=xp), _SPREAD(m, gap, axis=-1, xp=xp)
     lo, hi = _ends(square, spread, largest, relative, tiny, xp=xp)
     return lo, hi
 
 
-_SQUARE = total(lambda m: m * m, "a * a")
+SQUARE = total(lambda m: m * m, "a * a")
 _SPREAD = total(lambda m, gap: gap * m * m, "b * a * a")
 
 
@@ -87,9 +76,9 @@ def _ends(
 
 
 def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
-    """The roots tau (..., 1) for m (..., D) and gap (D,), of which nothing else is known.
+    """Find the roots tau (..., 1) for m (..., D) and gap (D,), of which nothing else is known.
 
-    0 in the hard case, where ``||v|| < 1`` all the way to the pole.
+    They are 0 in the hard case, where ``||v|| < 1`` all the way to the pole.
     """
     tiny, relative = float(xp.finfo(m.dtype).smallest_normal) ** 0.5, float(xp.finfo(m.dtype).eps) ** 2
     lowest = relative * xp.linalg.vector_norm(m, axis=-1, keepdims=True) + tiny
@@ -102,12 +91,12 @@ def solve_secular(gap: Array, m: Array, *, xp: ModuleType) -> Array:
         return p0, p1, p2
 
     lo, hi = bracket(gap, m, 0.0, relative=relative, tiny=tiny, xp=xp)
-    tau, p0 = refine(moments, lo, hi, hi, steps=_STEPS, xp=xp)
+    tau, p0 = refine(moments, lo, hi, hi, steps=64, xp=xp)
     return xp.where((p0 < 1 - 1e-4) & (tau <= 2 * lowest), 0.0, tau)
 
 
 def minimize_on_sphere(lam: Array, m: Array, *, xp: ModuleType) -> Array:
-    """The unit vectors v (R, D) that minimize ``v' diag(lam) v - 2 m'v``, one for each row of m.
+    """Return the unit vectors v (R, D) that minimize ``v' diag(lam) v - 2 m'v``, one for each row of m.
 
     In the hard case the norm that m cannot supply goes along the eigenvector of the smallest eigenvalue.
     """
@@ -122,5 +111,5 @@ def minimize_on_sphere(lam: Array, m: Array, *, xp: ModuleType) -> Array:
 
 
 def _divisor(x: Array, xp: ModuleType) -> Array:
-    """x as a divisor: 1 where x is 0."""
+    """Replace 0 by 1, to divide by x."""
     return xp.where(x > 0, x, xp.ones_like(x))

@@ -12,7 +12,7 @@ import numpy as np
 
 import scq_gpu as scq
 from campaigns.attack import Figures
-from scq_gpu.kernels import engines
+from scq_gpu.kernels import hamming
 
 
 def threads(seconds: float, seed: int) -> Figures:
@@ -23,7 +23,7 @@ def threads(seconds: float, seed: int) -> Figures:
     """
     figures, lock = Figures(), threading.Lock()
     index = scq.HammingIndex(np.random.default_rng(seed).integers(0, 256, size=(3000, 8), dtype=np.uint8), 64)
-    engines.PAIRS, pairs = 1 << 14, engines.PAIRS
+    hamming.PAIRS, pairs = 1 << 14, hamming.PAIRS
     nearest = index.search(np.zeros((8, 8), dtype=np.uint8), 1)[1]  # compiles what the threads run
     index.range_search(np.zeros((8, 8), dtype=np.uint8), 0)
     assert nearest[0, 0] >= 0
@@ -92,7 +92,7 @@ def threads(seconds: float, seed: int) -> Figures:
         for thread in crew:
             thread.join()
     finally:
-        engines.PAIRS = pairs
+        hamming.PAIRS = pairs
     figures.notes = f"{len(index):,} codes at the end"
     return figures
 

@@ -17,7 +17,7 @@ import safetensors.numpy
 import scq_gpu as scq
 from campaigns.attack import BITS, D, Figures, N, encoder, rows
 from scq_gpu.io import models
-from scq_gpu.kernels import engines
+from scq_gpu.kernels import hamming
 
 FORMATS = (
     *("npy", "npz", "fbin", "fvecs", "parquet", "hdf5", "zarr2", "zarr3"),
@@ -212,7 +212,7 @@ def fuzz(kind: str, count: int, seed: int) -> Figures:
         good = seeds(folder)[kind]
         before = {p: p.read_bytes() for p in targets(good)}
         partial = (folder / "codes.npy.partial").read_bytes() if kind == "journal" else b""
-        engines.PAIRS, pairs = 1, engines.PAIRS  # compiled loops, which trust what they are given
+        hamming.PAIRS, pairs = 1, hamming.PAIRS  # compiled loops, which trust what they are given
         try:
             for number in range(count):
                 victim = list(before)[int(rng.integers(0, len(before)))]
@@ -237,6 +237,6 @@ def fuzz(kind: str, count: int, seed: int) -> Figures:
                 for path, content in before.items():
                     path.write_bytes(content)
         finally:
-            engines.PAIRS = pairs
+            hamming.PAIRS = pairs
     figures.notes = f"{refused} refused"
     return figures

@@ -269,3 +269,15 @@ def test_what_nobody_foresaw_is_not_hidden(work, monkeypatch):
     monkeypatch.setattr(scq, "load", fail)
     with pytest.raises(ZeroDivisionError):
         main(["info", "m.safetensors"])
+
+
+def test_an_interrupted_command_ends_at_once():
+    """It does not wait for finalization, in which another Ctrl-C would end it by the signal."""
+    script = (
+        "import atexit, os, signal, scq_gpu.cli as cli, scq_gpu.cli._run as _run\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGTERM)\n"
+        "_run.run = lambda arguments: print('answers') or 130\n"
+        "cli.end()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "answers\n")

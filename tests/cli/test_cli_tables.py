@@ -44,10 +44,33 @@ def test_ids_go_from_shards_to_answers(shards, run, ending):
     assert run(f"export c.{ending} --bits 20 --to pgvector -o c.txt")[0] == 0
 
 
+@pytest.mark.parametrize("floats", ["x.npy", "x.fvecs", "shards"])
+def test_search_reads_a_table_once_and_floats_in_blocks(shards, run, monkeypatch, floats):
+    """Formats that can be mapped and formats that cannot give the same answers; nothing reads all floats."""
+    from scq_gpu.cli import _use
+    from scq_gpu.rows.sources.base import RowSource
+
+    encoder = scq.load("m.safetensors")
+    lengths = np.full((len(BASE), 1), BASE.shape[1], dtype="<i4")
+    np.hstack([lengths, BASE.astype("<f4").view("<i4")]).tofile("x.fvecs")
+    assert run("encode m.safetensors shards -o c.parquet --quiet")[0] == 0
+    read, tables = [], []
+    as_array, read_table = RowSource.__array__, _use.read_table
+    monkeypatch.setattr(RowSource, "__array__", lambda self, *_, **__: read.append(self.label) or as_array(self))
+    monkeypatch.setattr(_use, "read_table", lambda path: tables.append(path) or read_table(path))
+    found = json.loads(run(f"search m.safetensors c.parquet q.npy -k 5 --rescore {floats} --json -q")[1])
+    assert [str(path) for path in tables] == ["c.parquet"]
+    assert set(read) == {"q.npy"}
+    _, candidates = scq.HammingIndex(encoder.encode(BASE), 20).search(encoder.encode(QUERIES), 50)
+    distances, ids = scq.rescore(QUERIES, BASE, candidates, k=5, metric="l2")
+    np.testing.assert_array_equal(found["ids"], ids)
+    np.testing.assert_allclose(found["distances"], distances, rtol=1e-6)
+
+
 def test_what_cannot_be_says_so(shards, run):
     code, _, error = run("encode m.safetensors shards -o new.npy --id-column name")
     assert code == 1
-    assert ".npy files have not" in error
+    assert "needs a table for the ids, which .npy is not" in error
     code, _, error = run("encode m.safetensors x.npy -o c.parquet --id-column name")
     assert code == 1
     assert "x.npy has no columns" in error

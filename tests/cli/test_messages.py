@@ -15,11 +15,14 @@ import scq_gpu as scq
 __all__ = ["made", "run", "work"]  # fixtures
 
 COMMANDS = {
-    "swapped model and data": ("encode x.npy m.safetensors -o n.npy", "x.npy comes where the model is wanted.* first"),
-    "swapped model and codes": ("search c.npy m.safetensors q.npy", "c.npy comes where the model is wanted"),
+    "swapped model and data": (
+        "encode x.npy m.safetensors -o n.npy",
+        "x.npy comes where the model is expected.* first",
+    ),
+    "swapped model and codes": ("search c.npy m.safetensors q.npy", "c.npy comes where the model is expected"),
     "a model for codes": (
         "search m.safetensors m.safetensors q.npy",
-        "m.safetensors is a model, where codes are wanted",
+        "m.safetensors is a model, where codes are expected",
     ),
     "swapped codes and queries": ("search m.safetensors q.npy c.npy", "float32 .* codes .* come before the queries"),
     "a model for data": ("fit m.safetensors -o n.safetensors", "m.safetensors is a model or an index, where rows are"),
@@ -46,10 +49,19 @@ COMMANDS = {
         "fit x.npy -o n.safetensors --components 9",
         "--bits 32 exceeds.* raise --components .now 9",
     ),
-    "a negative ridge": ("fit x.npy -o n.safetensors --ridge -1", "--ridge -1.0 must be a finite number >= 0"),
+    "a negative ridge": (
+        "fit x.npy -o n.safetensors --ridge -1",
+        r"--ridge -1.0 must be a float in the range \[0.0, inf\)",
+    ),
     "a scale of a word": ("fit x.npy -o n.safetensors --scale big", "--scale big is neither a number nor auto"),
-    "an unknown aim": ("fit x.npy -o n.safetensors --preserve x", "--preserve 'x' is not one of 'neighbors'"),
-    "an unknown start": ("fit x.npy -o n.safetensors --init x", "--init 'x' is not one of 'auto'"),
+    "an unknown aim": (
+        "fit x.npy -o n.safetensors --preserve x",
+        "--preserve 'x' must be a str among .'neighbors'",
+    ),
+    "an unknown start": (
+        "fit x.npy -o n.safetensors --init x",
+        "--init 'x' must be a str among .'auto', ",
+    ),
     "an option of another encoder": (
         "fit x.npy -o n.safetensors --encoder ITQ --restarts 3",
         "--encoder ITQ has no --restarts",
@@ -61,7 +73,7 @@ COMMANDS = {
     "a name where there is none": ("fit x.npy -o n.safetensors --name a", "x.npy holds one array.*--name 'a' does not"),
     "an ending": ("encode m.safetensors x.npy -o n.txt", "--output 'n.txt' must end in .npy"),
     "ids without columns": ("encode m.safetensors x.npy -o n.parquet --id-column id", "x.npy has no columns.*'id'"),
-    "ids without a place": ("encode m.safetensors x.npy -o n.npy --id-column id", "--id-column 'id' needs a place"),
+    "ids without a place": ("encode m.safetensors x.npy -o n.npy --id-column id", "--id-column 'id' needs a table"),
     "other rows to rescore by": ("search m.safetensors c.npy q.npy --rescore q.npy", "--rescore q.npy holds 297 rows"),
     "a URL": ("encode m.safetensors s3://bucket/x.npy -o n.npy", "reading s3://bucket/x.npy needs .*pip install"),
     "a URL for a model": ("encode s3://bucket/m.safetensors x.npy -o n.npy", "s3://bucket/m.safetensors is a URL, and"),
@@ -101,8 +113,8 @@ CALLS = {
         r"X is a generator, which can be gone through once; .*numpy\.stack\(list\(X\)\)",
     ),
     "rows of unequal length": (lambda: scq.OgE(4).fit([[1.0, 2.0], [3.0]]), "rows of X are not of equal length"),
-    "nothing": (lambda: scq.OgE(4).fit(None), "X is None; an array of numbers is wanted"),
-    "a dictionary": (lambda: scq.OgE(4).fit({"x": BASE}), "an array of numbers is wanted"),
+    "nothing": (lambda: scq.OgE(4).fit(None), "X is None; an array of numbers is expected"),
+    "a dictionary": (lambda: scq.OgE(4).fit({"x": BASE}), "an array of numbers is expected"),
     "a URL as X": (lambda: scq.OgE(4).fit("s3://b/x.npy"), r"pass scq_gpu\.io\.open_rows\('s3://b/x\.npy'\)"),
     "strings among numbers": (
         lambda: scq.HammingIndex(np.zeros((2, 1), dtype=np.uint8), 8).add(np.zeros((1, 1), dtype=np.uint8), ids=["a"]),

@@ -9,7 +9,7 @@ import types
 import pytest
 
 import scq_gpu as scq
-from scq_gpu._core import devices
+from scq_gpu._core import arrays as devices
 
 
 def fake_cupy(*, driver: int, runtime: int = 12080, count: int = 0) -> types.ModuleType:
@@ -93,7 +93,7 @@ class FullDevice(contextlib.nullcontext):
 
 
 def test_memory_that_ends_is_told_in_full():
-    message = r"cuda:1 is out of memory: 12\.0 MiB more were wanted, and 3\.0 MiB of 64\.0 MiB are free.*device='cuda'"
+    message = r"cuda:1 is out of memory: 12\.0 MiB more were requested, and 3\.0 MiB of 64\.0 MiB are free.*='cuda'"
     with pytest.raises(MemoryError, match=message), devices._entered(FullDevice()):
         raise MemoryError("Out of memory allocating 12,582,912 bytes (allocated so far: 61,000,000 bytes).")
 

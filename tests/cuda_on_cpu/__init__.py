@@ -1,7 +1,7 @@
 """Runs the CUDA kernels on the CPU: the sources unchanged, every CUDA thread a fiber.
 
 `Module` offers what ``cupy.RawModule`` offers, and `SimulatedDevice` what launching asks of a
-`scq_gpu._core.devices.CudaDevice`, so that the launch code of the package drives them unchanged.
+`scq_gpu._core.arrays.CudaDevice`, so that the launch code of the package drives them unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _cached(output: str, inputs: list[pathlib.Path], command: list[str], text: str = "") -> pathlib.Path:
-    """The file ``command`` makes (it ends in ``-o``), made once for all that goes into it."""
+    """Return the file that ``command`` makes (it ends in ``-o``), made once for the same inputs."""
     key = hashlib.sha256(repr((command, text)).encode() + b"".join(path.read_bytes() for path in inputs)).hexdigest()[
         :20
     ]
@@ -134,7 +134,7 @@ class Module:
         self.max_shared = max_shared
 
     def get_function(self, name: str) -> Kernel:
-        """A kernel of the module."""
+        """Return a kernel of the module."""
         return Kernel(self, name)
 
 
@@ -228,11 +228,11 @@ class SimulatedDevice:
         self._mode, self._seeds, self._change = mode, seeds, change
 
     def current(self) -> contextlib.AbstractContextManager[None]:
-        """There is no other device."""
+        """Enter this device, the only one."""
         return contextlib.nullcontext()
 
     def free_bytes(self) -> int:
-        """Of memory: as much as any test needs."""
+        """Return as much memory as any test needs."""
         return 1 << 40
 
     def build(self, source: str, options: Sequence[str]) -> Module:
@@ -240,5 +240,5 @@ class SimulatedDevice:
         return Module(self._change(source) if self._change else source, options, mode=self._mode, seeds=self._seeds)
 
     def address(self, x: np.ndarray) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
         return int(x.__array_interface__["data"][0])

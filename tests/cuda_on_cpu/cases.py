@@ -24,14 +24,14 @@ if __name__ == "__main__":  # only the kernels: the rest of the package would be
 from cuda_on_cpu import SimulatedDevice, oracle
 from cuda_on_cpu.mutants import MUTANTS
 from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, least_scores
-from scq_gpu.kernels.cuda.launch import encode
-from scq_gpu.kernels.cuda.search import Database
+from scq_gpu.kernels.cuda.encode import encode
+from scq_gpu.kernels.cuda.hamming import Database
 
 SEED = 20190523
 
 
 def features(rng: np.random.Generator, n: int, d: int, element: str) -> tuple[np.ndarray, np.ndarray]:
-    """Random features: as the kernel gets them, and as numbers."""
+    """Draw random features, as the kernel gets them and as numbers."""
     X = rng.standard_normal((n, d), dtype=np.float32)
     if element == "bfloat16":
         bits = (X.view(np.uint32) >> 16).astype(np.uint16)
@@ -41,7 +41,7 @@ def features(rng: np.random.Generator, n: int, d: int, element: str) -> tuple[np
 
 
 def linear_map(rng: np.random.Generator, d: int, n_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """A random map W (d, n_bits) and thresholds."""
+    """Draw a random map W (d, n_bits) and thresholds."""
     return rng.standard_normal((d, n_bits), dtype=np.float32), rng.standard_normal(n_bits, dtype=np.float32)
 
 
@@ -59,14 +59,14 @@ def encode_case(
 
 
 def finite_codes(device: SimulatedDevice, X: np.ndarray, W: np.ndarray, t: np.ndarray, **variant: str) -> np.ndarray:
-    """Codes of finite rows, which must not be taken for others."""
+    """Encode finite rows, which must not be flagged."""
     codes, flag = encode(device, X, W, t, **variant)
     assert flag.tolist() == [0], "finite rows flagged"
     return codes
 
 
 def nonfinite_case(device: SimulatedDevice, n: int, d: int, n_bits: int, *, element: str, precision: str) -> None:
-    """One NaN or inf anywhere, of any bits, in any row and column, must raise the flag, zeros in W or not."""
+    """Check that one NaN or inf of any bits, in any row and column, raises the flag, with zeros in W or not."""
     rng = np.random.default_rng([SEED, n, d, n_bits])
     X, _ = features(rng, n, d, element)
     W, t = linear_map(rng, d, n_bits)
@@ -124,7 +124,7 @@ def zero_case(device: SimulatedDevice) -> None:
 
 
 def near_case(device: SimulatedDevice, precision: str) -> None:
-    """Thresholds twice the error band away from the products of a row, on either side."""
+    """Check thresholds twice the error band away from the products of a row, on either side."""
     rng = np.random.default_rng(SEED)
     X, _ = features(rng, 1, 4, "float32")
     W, _ = linear_map(rng, 4, 64)
@@ -136,7 +136,7 @@ def near_case(device: SimulatedDevice, precision: str) -> None:
 
 
 def far_rows_case(device: SimulatedDevice) -> None:
-    """Rows more than 2^31 elements apart, in memory that is reserved but never touched."""
+    """Check rows more than 2^31 elements apart, in memory that is reserved but never touched."""
     n, d, n_bits = 3, 8, 16
     rng = np.random.default_rng(SEED)
     X, _ = features(rng, n, d, "float16")
@@ -149,7 +149,7 @@ def far_rows_case(device: SimulatedDevice) -> None:
 
 
 def far_codes_case(device: SimulatedDevice) -> None:
-    """Codes more than 2^31 bytes apart, in memory that is reserved but never touched."""
+    """Check codes more than 2^31 bytes apart, in memory that is reserved but never touched."""
     rng = np.random.default_rng(SEED)
     codes, gains = rng.integers(0, 256, (3, 2), dtype=np.uint8), (rng.integers(-40, 40, (1, 16)) / 8).astype(np.float32)
     far = np.empty((3, 2**31 + 8), dtype=np.uint8)[:, :2]
@@ -184,7 +184,7 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
 
 
 def run_mutants(mode: str, folder: Path) -> None:
-    """Each in a child of this process, which has imported all: under a sanitizer that takes longer than a case."""
+    """Run each in a child of this process. Imports under a sanitizer take longer than a case, and are made once."""
     for number, mutant in enumerate(MUTANTS.values()):
         if mutant.mode != mode:
             continue

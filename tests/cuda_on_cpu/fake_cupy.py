@@ -1,4 +1,4 @@
-"""As much of CuPy as the kernels use, on NumPy arrays and the simulator: to test the code that talks to CuPy."""
+"""The subset of CuPy that the kernels use, on NumPy arrays and the simulator, to test the code that calls CuPy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Device:
 
 
 class RawModule(Module):
-    """The simulator, with CuPy's signature; remembers what was compiled."""
+    """The simulator with CuPy's signature. It remembers which variants were compiled."""
 
     compiled: ClassVar[list[tuple[str, ...]]] = []
 
@@ -73,11 +73,11 @@ class RawModule(Module):
         self.compiled.append(options)
 
     def compile(self) -> None:
-        """It is compiled already."""
+        """Do nothing: the module is compiled already."""
 
 
 def array(x: object, *, device: int = 0) -> ndarray:
-    """An array on a device."""
+    """Return an array on a device."""
     view = np.asarray(x).view(ndarray)
     view.device_id = device
     return view

@@ -28,7 +28,7 @@ class Mutant:
     reason: str
 
     def apply(self, source: str) -> str:
-        """The source with the mistake; an error if the text is gone, so that no mutant goes stale."""
+        """Return the source with the mistake. An error is raised if the text is gone, so that no mutant goes stale."""
         if self.old not in source:
             raise LookupError(f"mutant text {self.old!r} is not in the source; update tests/cuda_on_cpu/mutants.py")
         return source.replace(self.old, self.new)

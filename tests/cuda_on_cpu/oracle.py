@@ -1,4 +1,4 @@
-"""What the kernels must give, in NumPy and float64; imports nothing of the package."""
+"""Expected results of the kernels, in NumPy and float64. Nothing of the package is imported."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ U32 = 2.0**-24  # unit roundoff of float32
 
 
 def pack(bits: np.ndarray) -> np.ndarray:
-    """Booleans (n, n_bits) to bytes, bit k in byte k // 8 at position k % 8."""
+    """Pack booleans (n, n_bits) into bytes, bit k in byte k // 8 at position k % 8."""
     return np.packbits(bits, axis=1, bitorder="little")
 
 
 def unpack(codes: np.ndarray, n_bits: int) -> np.ndarray:
-    """Bytes to booleans."""
+    """Unpack bytes to booleans."""
     return np.unpackbits(codes, axis=1, count=n_bits, bitorder="little").astype(bool)
 
 
 def error_band(X: np.ndarray, W: np.ndarray, *, element: str, precision: str) -> np.ndarray:
-    """How far a computed x . w may be from the true one, (n, n_bits): a proven bound, not an estimate.
+    """Bound the error of a computed x . w, (n, n_bits): a proven bound, not an estimate.
 
     Sums of d float32 products err by (d + 1) u times the sum of |x| |w|; rounding an operand to TF32, float16 or
     bfloat16 adds 2^-11, 2^-11 and 2^-8 of it; three TF32 passes leave out 2^-21.
@@ -85,7 +85,7 @@ def check_least_scores(
 
 
 def distances(queries: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """All Hamming distances."""
+    """Compute all Hamming distances."""
     return np.bitwise_count(queries[:, None] ^ codes[None]).sum(axis=2, dtype=np.int64)
 
 

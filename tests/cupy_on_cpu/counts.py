@@ -123,14 +123,15 @@ def count_fit_from_host() -> tuple[Counts, int]:
 
 def count_default_fit(n_bits: int, n_blocks: int, monkeypatch: Any) -> Counts:
     """Of a default fit of rows of 768 features on the device, in so many blocks; the start samples the size of one."""
-    from scq_gpu.rows import passes
+    from scq_gpu.rows import blocks, stream
     from scq_gpu.training import starts
 
     height = 512
     monkeypatch.setattr(starts, "START_ROWS", height)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n_blocks * height, 768)) * np.logspace(0, -1.5, 768)
-    monkeypatch.setattr(passes, "block_bytes", lambda x: height * 4 * x.shape[1])
+    for module in (blocks, stream):
+        monkeypatch.setattr(module, "block_bytes", lambda x: height * 4 * x.shape[1])
     X = cupy.asarray(X, dtype=np.float32)
     encoder = scq.OgE(n_bits, random_state=0)
     return count(lambda: encoder.fit(X))

@@ -7,11 +7,14 @@ import pytest
 import reference
 
 import scq_gpu as scq
-from scq_gpu._core.arrays import namespace
-from scq_gpu.rows.passes import Rows
+from scq_gpu._core.arrays import from_host, namespace, to_host
+from scq_gpu.rows.basis import compute_basis
+from scq_gpu.rows.blocks import Rows
+from scq_gpu.rows.projected import UnprojectedRows
+from scq_gpu.training import loop
 from scq_gpu.training.loop import loss
 from scq_gpu.training.orthogonal import fit_orthogonal
-from scq_gpu.training.orthonormal import fit_orthonormal, fit_orthonormal_patiently
+from scq_gpu.training.orthonormal import fit_orthonormal
 from scq_gpu.training.secular import solve_secular
 
 ENCODERS = [scq.OgE, scq.OnE]
@@ -63,7 +66,7 @@ def test_saved_model_loads_to_every_backend(backend, features, tmp_path):
 def test_starts_of_every_kind(backend, features):
     X = backend.array(features)
     given = np.linalg.qr(np.random.default_rng(0).standard_normal((30, 6)))[0]
-    for init in ("longer", "random", "pca", "itq", backend.array(given)):
+    for init in ("longer_code", "random", "pca", "itq", backend.array(given)):
         encoder = scq.OnE(n_bits=6, init=init, max_iter=2, tol=0, n_init=2, random_state=0).fit(X)
         assert backend.owns(encoder.components_)
 
@@ -71,10 +74,43 @@ def test_starts_of_every_kind(backend, features):
 def test_start_from_shorter_codes(backend):
     spread = np.linspace(3, 0.5, 80, dtype="float32")
     host = np.random.default_rng(0).standard_normal((300, 80)).astype("float32") * spread
-    parameters = {"n_bits": 70, "init": "shorter", "max_iter": 2, "tol": 0, "n_init": 2, "random_state": 0}
+    parameters = {"n_bits": 70, "init": "shorter_codes", "max_iter": 2, "tol": 0, "n_init": 2, "random_state": 0}
     encoder = scq.OgE(**parameters).fit(backend.array(host))
     assert backend.owns(encoder.components_)
     assert encoder.loss_curve_[-1] == pytest.approx(scq.OgE(**parameters).fit(host).loss_curve_[-1], rel=0.05)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["projected", "unprojected"])
+def test_batches_are_those_of_numpy(backend, features, kept):
+    """Rows of a batch, its statistics and its residuals, on every namespace and device."""
+    V = np.stack([np.linalg.qr(np.random.default_rng(seed).standard_normal((30, 4)))[0] for seed in (0, 1)])
+    slope = np.full((2, 4), 0.3)
+    found = []
+    for X in (features, backend.array(features)):
+        rows = Rows(X)
+        basis = compute_basis(rows.moments(), n_bits=4, n_components=30, eps=1.2e-7, xp=rows.xp)
+        training = rows.project(basis) if kept else UnprojectedRows(rows, basis)
+        at = {"xp": rows.xp, "device": rows.device}
+        passes = [batch.statistics(from_host(V, **at), slope=from_host(slope, **at)) for batch in training.batches(3)]
+        found.append(
+            [(batch.n, *map(to_host, means)) for batch, means in zip(training.batches(3), passes, strict=True)]
+        )
+    for expected, mine in zip(*found, strict=True):
+        assert mine[0] == expected[0]
+        np.testing.assert_allclose(mine[1], expected[1], atol=2e-3)
+        np.testing.assert_allclose(mine[2], expected[2], atol=2e-2)
+
+
+def test_fits_for_classes_learn_from_batches_on_every_backend(backend, monkeypatch):
+    """The same passes as NumPy's over rows in groups, whose signs do not hang on rounding."""
+    monkeypatch.setattr(loop, "BATCH_ROWS", 300)
+    rng = np.random.default_rng(0)
+    X = (rng.choice([-3, 3], size=(1200, 12)) + 0.3 * rng.standard_normal((1200, 12))).astype(np.float32)
+    X *= np.linspace(2, 1, 12, dtype=np.float32)
+    parameters = {"n_bits": 8, "preserve": "classes", "random_state": 0}
+    expected, mine = (scq.OgE(**parameters).fit(rows) for rows in (X, backend.array(X)))
+    assert mine.n_iter_ == expected.n_iter_ == 2
+    assert mine.loss_curve_[-1] == pytest.approx(expected.loss_curve_[-1], rel=0.02)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "uint8", "int8", "int32", "float64", "bool"])
@@ -148,7 +184,7 @@ def test_no_look_at_the_data_inside_a_step(step):
         V, tau, found = fit_orthonormal(lam, M, xp=xp)
         assert (V.shape, tau.shape, found.shape) == (M.shape, (3, 1, 5), (3,))
         with pytest.raises((RuntimeError, NotImplementedError)):  # this one is documented to look
-            fit_orthonormal_patiently(lam, M, xp=xp)
+            fit_orthonormal(lam, M, patient=True, xp=xp)
     elif step == "secular":
         assert solve_secular(lam, M[:, :, 0], xp=xp).shape == (3, 1)
     else:

@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 import scq_gpu as scq
 from scq_gpu._core.arrays import namespace
 from scq_gpu.encoders.baselines import ba, kmh
-from scq_gpu.rows.inputs import as_rows
-from scq_gpu.training.nearest_codes import EXACT_BITS, nearest_codes
+from scq_gpu.encoders.baselines.ba import EXACT_BITS, nearest_codes
+from scq_gpu.rows.blocks import as_rows
 
 # K-means hashing
 

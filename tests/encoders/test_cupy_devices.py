@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import DH, UHBDNN
 
 import scq_gpu as scq
-from scq_gpu import codes, metrics
-from scq_gpu.kernels.cuda import calls
+from scq_gpu import metrics
+from scq_gpu.kernels import encode_linear
+from scq_gpu.kernels.cuda.hamming import CodeSearch
 
 
 def missing() -> str:
@@ -40,7 +42,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {
     "OnE joint": functools.partial(scq.OnE, **FEW),
     "OnE columnwise": functools.partial(scq.OnE, **FEW, solver="columnwise"),
     "BA": functools.partial(scq.BA, **SEEDED, max_iter=3),
-    "DH": functools.partial(scq.DH, **FEW, hidden=(16,), learning_rate=0.01),
+    "DH": functools.partial(DH, **FEW, hidden=(16,), learning_rate=0.01),
     "ITQ": functools.partial(scq.ITQ, **SEEDED, max_iter=3),
     "KMH": functools.partial(scq.KMH, **SEEDED, max_iter=3, tol=0),
     "LSH": functools.partial(scq.LSH, **SEEDED),
@@ -48,7 +50,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {
     "PCARR": functools.partial(scq.PCARR, **SEEDED),
     "SH": functools.partial(scq.SH, N_BITS),
     "SpH": functools.partial(scq.SpH, **SEEDED, max_iter=3, tol=1.0),
-    "UHBDNN": functools.partial(scq.UHBDNN, **FEW, hidden=(16,), lbfgs_iter=5),
+    "UHBDNN": functools.partial(UHBDNN, **FEW, hidden=(16,), lbfgs_iter=5),
 }
 
 
@@ -99,7 +101,7 @@ class Place:
 
     @property
     def codes(self) -> Any:
-        return self.array(codes.pack(bits()))
+        return self.array(scq.pack(bits()))
 
     @property
     def index(self) -> scq.HammingIndex:
@@ -185,28 +187,22 @@ def _(at: Place) -> Any:
     return scq.unpack(at.codes, N_BITS)
 
 
-@call("codes.encode_linear")
+@call("kernels.encode_linear")
 def _(at: Place) -> Any:
     encoder = fitted("OgE joint")
-    return codes.encode_linear(*map(at.array, (rows(), encoder.components_.T, encoder.threshold_)))
+    return encode_linear(*map(at.array, (rows(), encoder.components_.T, encoder.threshold_)))
 
 
-@call("codes.encode_linear, float64")
+@call("kernels.encode_linear, float64")
 def _(at: Place) -> Any:
     encoder = fitted("OgE joint")
     X = rows().astype(np.float64)
-    return codes.encode_linear(*map(at.array, (X, encoder.components_.T, encoder.threshold_)))
-
-
-@call("kernels.cuda.encode_linear")
-def _(at: Place) -> Any:
-    encoder = fitted("OgE joint")
-    return calls.encode_linear(*map(at.array, (rows(), encoder.components_.T, encoder.threshold_)))
+    return encode_linear(*map(at.array, (X, encoder.components_.T, encoder.threshold_)))
 
 
 @call("kernels.cuda.CodeSearch")
 def _(at: Place) -> Any:
-    search = calls.CodeSearch([at.codes])
+    search = CodeSearch([at.codes])
     return [*search.knn(at.codes[:9], [at.codes], 5, n_bits=N_BITS), *search.within(at.codes[:9], [at.codes], 2)]
 
 
@@ -262,17 +258,17 @@ def _(at: Place) -> Any:
     return scq.HammingIndex.load(at.folder / "index.safetensors", device=at.name).search(at.codes[:9], 5)
 
 
-@call("asymmetric_search, NumPy queries")
+@call("search_asymmetric, NumPy queries")
 def _(at: Place) -> Any:
-    return scq.asymmetric_search(fitted("OgE joint"), rows()[:9], at.index, 5)
+    return at.index.search_asymmetric(fitted("OgE joint"), rows()[:9], 5)
 
 
-@call("asymmetric_search, CuPy queries")
+@call("search_asymmetric, CuPy queries")
 def _(at: Place) -> Any:
-    return scq.asymmetric_search(at.encoder("OgE joint"), at.array(rows()[:9]), at.index, 5)
+    return at.index.search_asymmetric(at.encoder("OgE joint"), at.array(rows()[:9]), 5)
 
 
-@call("asymmetric_search, factors")
+@call("search_asymmetric, factors")
 def _(at: Place) -> Any:
     encoder = at.encoder("OgE joint")
     index = scq.HammingIndex(encoder.encode(at.array(rows()), factors=True), N_BITS)
@@ -428,7 +424,7 @@ def test_second_device_made_current(name: str, tmp_path: Path) -> None:
 
 ON_TWO = {
     "fit, a list of arrays": lambda a, b: scq.OgE(**FEW).fit([a.array(rows()), b.array(rows())]),
-    "encode_linear": lambda a, b: codes.encode_linear(
+    "encode_linear": lambda a, b: encode_linear(
         a.array(rows()), *map(b.array, (fitted("OgE joint").components_.T, fitted("OgE joint").threshold_))
     ),
     "add": lambda a, b: a.index.add(b.codes),
@@ -438,7 +434,7 @@ ON_TWO = {
     "rescore": lambda a, b: scq.rescore(a.array(rows()), b.array(rows()), np.zeros((400, 2), dtype=int), metric="l2"),
     "metrics": lambda a, b: metrics.precision_at_k(a.codes, b.codes, labels(), labels(), k=3),
     "metrics, labels": lambda a, b: metrics.precision_at_k(a.codes, a.codes, labels(), b.array(labels()), k=3),
-    "CodeSearch": lambda a, b: calls.CodeSearch([a.codes]).knn(b.codes, [a.codes], 3, n_bits=N_BITS),
+    "CodeSearch": lambda a, b: CodeSearch([a.codes]).knn(b.codes, [a.codes], 3, n_bits=N_BITS),
 }
 
 

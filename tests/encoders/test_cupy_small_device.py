@@ -107,7 +107,7 @@ def test_an_encoder_is_left_as_it_was_when_memory_ends(cp):
     before = encoder.components_
     on_device = cp.asarray(X)
     rest = cp.empty(MEMORY - HALF - (100 << 10), dtype=cp.uint8)
-    message = r"cuda:0 is out of memory: [\d,.]+ MiB more were wanted, and [\d,.]+ MiB of 64\.0 MiB are free"
+    message = r"cuda:0 is out of memory: [\d,.]+ MiB more were requested, and [\d,.]+ MiB of 64\.0 MiB are free"
     with pytest.raises(MemoryError, match=message):
         encoder.fit(on_device)
     assert encoder.components_ is before
@@ -162,8 +162,8 @@ def test_asymmetric_search(cp):
     X = features(SMALL)
     encoder = scq.OgE(**FEW).fit(X)
     database = np.tile(encoder.encode(X), (8, 1))
-    found = scq.asymmetric_search(encoder, X[:300], scq.HammingIndex(cp.asarray(database), n_bits=16), 10)
-    expected = scq.asymmetric_search(encoder, X[:300], scq.HammingIndex(database, n_bits=16), 10)
+    found = scq.HammingIndex(cp.asarray(database), n_bits=16).search_asymmetric(encoder, X[:300], 10)
+    expected = scq.HammingIndex(database, n_bits=16).search_asymmetric(encoder, X[:300], 10)
     np.testing.assert_allclose(found[0].get(), expected[0], rtol=1e-3, atol=1e-4)
 
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 import scq_gpu as scq
 from scq_gpu.metrics.codes import mean_average_precision
 from scq_gpu.rows.basis import Moments
-from scq_gpu.rows.passes import Rows
+from scq_gpu.rows.blocks import Rows
 from scq_gpu.training.loop import Run
 
 ENCODERS = [scq.OgE, scq.OnE]
@@ -289,7 +289,7 @@ def test_progress_bar_only_for_people(X, monkeypatch, stream, shown):
 
 @pytest.mark.parametrize(
     ("preserve", "n_bits", "passes"),
-    [("neighbors", 8, 25), ("classes", 8, 16), ("classes", 70, 16), ("classes", 130, 26)],
+    [("neighbors", 8, 25), ("classes", 8, 16), ("classes", 70, 16), ("classes", 130, 31)],
 )
 def test_progress_of_a_start_goes_to_its_end(monkeypatch, preserve, n_bits, passes):
     X = np.random.default_rng(0).standard_normal((300, 140))

@@ -11,9 +11,9 @@ from fake_gpu import EagerGpu
 from measured_memory import measure, needs_peaks
 
 import scq_gpu as scq
-from scq_gpu._core import host_memory as _host_memory
+from scq_gpu._core import machine as _host_memory
 from scq_gpu.io import RowFileError, open_rows
-from scq_gpu.rows import passes as rows
+from scq_gpu.rows import blocks as rows
 
 PARAMETERS = {"n_bits": 10, "max_iter": 6, "tol": 0, "random_state": 0}
 FITTED = ("components_", "threshold_", "mean_", "eigenvalues_", "levels_")
@@ -297,16 +297,16 @@ def test_available_memory_heeds_machine_and_container(tmp_path, monkeypatch):
     (tmp_path / "a" / "memory.stat").write_text("anon 1\nactive_file 20000\ninactive_file 30000\n")
     (group / "memory.max").write_text("max\n")
     monkeypatch.setattr(_host_memory, "_CGROUPS", tmp_path)
-    assert _host_memory._room(tmp_path / "a") == 350_000
-    assert _host_memory._room(group) is None
-    assert _host_memory._room(tmp_path) is None
+    assert _host_memory._bytes_left(tmp_path / "a") == 350_000
+    assert _host_memory._bytes_left(group) is None
+    assert _host_memory._bytes_left(tmp_path) is None
 
 
 BOUNDED = """
 import sys
 import numpy as np
 import scq_gpu as scq
-from scq_gpu.rows import passes as rows
+from scq_gpu.rows import blocks as rows
 
 parameters = dict(max_iter=2, tol=0, random_state=0)
 warm = np.random.default_rng(0).standard_normal((4000, 256), dtype=np.float32)

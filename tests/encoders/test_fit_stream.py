@@ -5,7 +5,7 @@ import pytest
 
 import scq_gpu as scq
 from scq_gpu.io import code_files
-from scq_gpu.rows import streamed
+from scq_gpu.rows import blocks as rows_in_blocks
 
 RNG = np.random.default_rng(0)
 X = (RNG.normal(size=(6000, 40)) @ RNG.normal(size=(40, 40)) + 3).astype(np.float32)
@@ -37,7 +37,7 @@ def test_where_all_rows_fit_it_is_the_fit_of_an_array():
 @pytest.mark.parametrize("make", [scq.OgE, scq.OnE, scq.ITQ, scq.PCAH, scq.LSH, scq.SpH])
 def test_means_are_of_all_rows_and_training_goes_through_a_sample(monkeypatch, make):
     """What went by counts in the mean and the axes, however little is kept; every encoder takes it."""
-    monkeypatch.setattr(streamed, "KEPT_BYTES", 1000 * 40 * 4)
+    monkeypatch.setattr(rows_in_blocks, "KEPT_BYTES", 1000 * 40 * 4)
     options = {} if make is scq.PCAH else {"random_state": 0}
     encoder = make(8, **options).fit(cut(X, 700, 13))
     assert (encoder.n_samples_, encoder.n_samples_kept_) == (6000, 1000)
@@ -49,7 +49,7 @@ def test_means_are_of_all_rows_and_training_goes_through_a_sample(monkeypatch, m
 
 
 def test_codes_from_a_sample_are_nearly_as_good(monkeypatch):
-    monkeypatch.setattr(streamed, "KEPT_BYTES", 1500 * 40 * 4)
+    monkeypatch.setattr(rows_in_blocks, "KEPT_BYTES", 1500 * 40 * 4)
     queries, base = X[:200], X[200:]
     truth = np.argsort(((queries[:, None] - base[None]) ** 2).sum(2), axis=1)[:, :10]
 
@@ -62,11 +62,12 @@ def test_codes_from_a_sample_are_nearly_as_good(monkeypatch):
 
 def test_the_sample_is_uniform_and_does_not_know_blocks(monkeypatch):
     """Each of 500 rows is one of 50 kept as often as any other, early, late, and wherever blocks end."""
-    monkeypatch.setattr(streamed, "KEPT_BYTES", 50 * 4)
+    monkeypatch.setattr(rows_in_blocks, "KEPT_BYTES", 50 * 4)
     numbers = np.arange(500, dtype=np.float32)[:, None]
 
     def draw(seed, *heights):
-        rows = streamed.sample_blocks(cut(numbers, *heights), device=None, rng=np.random.default_rng(seed))
+        blocks, rng = cut(numbers, *heights), np.random.default_rng(seed)
+        rows = rows_in_blocks.sample_blocks(blocks, device=None, rng=rng)
         return np.asarray(rows)[:, 0].astype(int)
 
     counts = np.zeros(500)
@@ -82,7 +83,7 @@ def test_the_sample_is_uniform_and_does_not_know_blocks(monkeypatch):
 
 
 def test_the_seed_decides(monkeypatch):
-    monkeypatch.setattr(streamed, "KEPT_BYTES", 1000 * 40 * 4)
+    monkeypatch.setattr(rows_in_blocks, "KEPT_BYTES", 1000 * 40 * 4)
     one, other = (fit(cut(X, *heights)).components_ for heights in ((700,), (700,)))
     np.testing.assert_array_equal(one, other)
 
@@ -121,7 +122,7 @@ def test_what_is_refused_leaves_the_encoder_as_it_was(blocks, message):
 
 
 def test_verbose_says_what_was_kept(monkeypatch, capsys):
-    monkeypatch.setattr(streamed, "KEPT_BYTES", 1000 * 40 * 4)
+    monkeypatch.setattr(rows_in_blocks, "KEPT_BYTES", 1000 * 40 * 4)
     fit(cut(X, 700), verbose=True)
     assert "OgE: 6,000 rows went by, 1,000 of them are kept for training" in capsys.readouterr().err
 

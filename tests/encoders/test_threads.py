@@ -6,12 +6,13 @@ import threading
 
 import numpy as np
 import pytest
+from peers import DH, UHBDNN
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import scq_gpu as scq
-from scq_gpu._core import threads
-from scq_gpu._core.threads import blas_in_one_thread, ordered_map, product
-from scq_gpu.training.partial import LEAST_ROWS
+from scq_gpu._core import machine as threads
+from scq_gpu._core.machine import blas_in_one_thread, ordered_map, product
+from scq_gpu.training.loop import BATCH_ROWS
 
 ENCODERS = {
     "OgE": scq.OgE(24, random_state=0),
@@ -29,8 +30,8 @@ ENCODERS = {
     "SpH": scq.SpH(8, random_state=0),
     "KMH": scq.KMH(8, max_iter=3, random_state=0),
     "BA": scq.BA(8, max_iter=2, random_state=0),
-    "DH": scq.DH(8, max_iter=3, random_state=0),
-    "UHBDNN": scq.UHBDNN(8, max_iter=1, lbfgs_iter=3, random_state=0),
+    "DH": DH(8, max_iter=3, random_state=0),
+    "UHBDNN": UHBDNN(8, max_iter=1, lbfgs_iter=3, random_state=0),
 }
 
 
@@ -64,7 +65,7 @@ def many():
     """So many rows that a fit for classes learns from parts of them."""
     rng = np.random.default_rng(1)
     centers = 2 * rng.standard_normal((6, 16), dtype=np.float32)
-    return centers[rng.integers(6, size=LEAST_ROWS)] + rng.standard_normal((LEAST_ROWS, 16), dtype=np.float32)
+    return centers[rng.integers(6, size=2 * BATCH_ROWS)] + rng.standard_normal((2 * BATCH_ROWS, 16), dtype=np.float32)
 
 
 def test_fits_from_parts_do_not_depend_on_the_number_of_threads(many):
@@ -102,7 +103,7 @@ def test_files_memory_maps_lists_and_dask_give_the_codes_of_the_array_on_any_num
 ):
     rng = np.random.default_rng(2)
     wide = rng.standard_normal((3000, 200), dtype=np.float32) * np.logspace(0, -1, 200, dtype=np.float32)
-    many_wide = np.tile(many, 10) + 0.1 * np.resize(wide, (LEAST_ROWS, 160))
+    many_wide = np.tile(many, 10) + 0.1 * np.resize(wide, (2 * BATCH_ROWS, 160))
     data = {"X": X, "wide": wide, "many": many, "many_wide": many_wide}[rows]
     np.save(tmp_path / "x.npy", data)
     fits = {}

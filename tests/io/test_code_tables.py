@@ -144,7 +144,7 @@ def test_it_goes_on_and_the_file_is_the_same(encoder, shards, tmp_path, ending):
         ("nope", "c.parquet", "has no column 'nope'; it has 'key', 'name', 'when', 'gap', 'code', 'x'"),
         ("when", "c.parquet", "column 'when' is double; ids are integers or strings"),
         ("gap", "c.parquet", "row 3 has no 'gap'"),
-        ("key", "c.npy", "needs a place for ids, which .npy files have not"),
+        ("key", "c.npy", "needs a table for the ids, which .npy is not"),
         ("code", "c.arrow", "name of the column of codes"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import scq_gpu as scq
-from scq_gpu._core.invalid import InvalidRowsWarning
+from scq_gpu._core.validate import InvalidRowsWarning
 
 N, D = 1200, 16
 

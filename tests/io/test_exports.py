@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 import reference
-from scq_gpu.interchange import ImportedEncoder
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
@@ -16,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import scq_gpu as scq
 from scq_gpu._core.bits import BIT_CONTRACT
+from scq_gpu.encoders.imported import ImportedEncoder
 
 BITS = [1, 8, 31, 64, 100]
 D = 120
@@ -367,7 +367,7 @@ def test_imported_encoder_is_measured_like_any_other(imported, small):
     figures = scq.evaluate(imported, small[1500:], small[:1500], y[1500:], y[:1500])
     assert figures.n_bits == 16
     index = scq.HammingIndex(imported.encode(small), imported.n_bits)
-    _, ids = scq.asymmetric_search(imported, small[:5], index, k=1)
+    _, ids = index.search_asymmetric(imported, small[:5], k=1)
     assert ids.shape == (5, 1)
 
 

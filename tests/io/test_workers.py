@@ -131,8 +131,8 @@ def test_impossible_numbers_are_refused(encoder, tmp_path, workers):
     ("change", "said"),
     [
         (lambda options, path: None, "going on from row 1,000 of 4,000"),
-        (lambda options, path: options.update(on_invalid="zero"), "starting over, because on_invalid is another"),
-        (lambda options, path: options.update(block_rows=50), "starting over, because block_rows is another"),
+        (lambda options, path: options.update(on_invalid="zero"), "starting over, because on_invalid changed"),
+        (lambda options, path: options.update(block_rows=50), "starting over, because block_rows changed"),
         (lambda options, path: np.save(path, X[::-1]), r"starting over, because the source changed: .*x\.npy is not"),
     ],
 )

@@ -29,7 +29,7 @@ def tables_of(gain, width):
 
 
 def rounded_tables(gain):
-    """The same as the search defines them: for gains whose sums are rounded."""
+    """Return the tables that the search itself computes, for gains whose sums are rounded."""
     with np.errstate(over="ignore", invalid="ignore"):  # which of both, depends on the order in which BLAS adds
         return engine.byte_tables(np.pad(gain, ((0, 0), (0, -gain.shape[1] % 8))))
 
@@ -54,7 +54,7 @@ def brute_force(tables, codes, k, factors=None):
 
 
 def check(gain, codes, k, factors=None, cuts=(), tables=None):
-    """The same answer for codes in one piece and in parts."""
+    """Check that codes in one piece and in parts give the same answer."""
     parts = np.split(codes, cuts)
     split = factors and RowFactors(np.split(factors[0], cuts), np.split(factors[1], cuts), factors[2])
     expected = brute_force(tables_of(gain, codes.shape[1]) if tables is None else tables, codes, k, factors)

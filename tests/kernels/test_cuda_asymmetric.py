@@ -10,10 +10,10 @@ from cuda_on_cpu import COMPILER, SimulatedDevice, fake_cupy, oracle
 from cuda_on_cpu.cases import CASES, SEED, scored_case
 
 import scq_gpu as scq
-from scq_gpu._core import devices
+from scq_gpu._core import arrays as devices
 from scq_gpu._core.factors import RowFactors
-from scq_gpu.kernels import asymmetric, engines
-from scq_gpu.kernels.cuda import calls, geometry
+from scq_gpu.kernels import asymmetric
+from scq_gpu.kernels.cuda import asymmetric as cuda
 from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, least_scores
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
@@ -38,10 +38,10 @@ def test_edge_shapes(n, n_bits):
 
 
 @pytest.mark.parametrize("q", [1, 7, 8, 9, 17])
-@pytest.mark.parametrize("variant", geometry.asymmetric_variants(), ids=lambda v: f"{v.queries} queries")
+@pytest.mark.parametrize("variant", cuda.asymmetric_variants(), ids=lambda v: f"{v.queries} queries")
 def test_numbers_of_queries(variant, q):
-    n_bytes = geometry.MAX_SCORED_BYTES // variant.queries
-    assert geometry.asymmetric_variant(n_bytes) == variant
+    n_bytes = cuda.MAX_SCORED_BYTES // variant.queries
+    assert cuda.asymmetric_variant(n_bytes) == variant
     scored_case(DEVICE, 40, 8 * n_bytes, q, 5)
 
 
@@ -76,22 +76,22 @@ def test_order_of_special_scores():
 
 
 def test_rows_and_queries_in_blocks(monkeypatch):
-    """What does not fit in memory at a time: blocks of queries and of rows, merged."""
+    """Merge blocks of queries and of rows if they do not fit in memory together."""
     monkeypatch.setattr(SimulatedDevice, "free_bytes", lambda self: 1)
-    monkeypatch.setattr(geometry.AsymmetricVariant, "chunk_items", 64)
-    assert geometry.asymmetric_variant(3).batches(1000, 20, 1) == (8, 64)
+    monkeypatch.setattr(cuda.AsymmetricVariant, "chunk_items", 64)
+    assert cuda.asymmetric_variant(3).batches(1000, 20, 1) == (8, 64)
     for k in (1, 70, 300):
         scored_case(DEVICE, 300, 20, 20, k, factors=True)
 
 
 def test_batches_stay_within_the_memory_there_is():
     for variant, n, q, free in itertools.product(
-        geometry.asymmetric_variants(), (1, 10**4, 10**6, 10**9), (1, 8, 1000), (1 << 24, 1 << 30, 1 << 36)
+        cuda.asymmetric_variants(), (1, 10**4, 10**6, 10**9), (1, 8, 1000), (1 << 24, 1 << 30, 1 << 36)
     ):
         queries, rows = variant.batches(n, q, free)
         assert queries % variant.queries == 0
         assert rows == min(n, rows)
-        assert 4 * min(q, queries) * rows <= min(geometry.SCORE_BYTES, free // 4)
+        assert 4 * min(q, queries) * rows <= min(variant.score_bytes, free // 4)
 
 
 @pytest.mark.parametrize("with_factors", [False, True])
@@ -108,7 +108,7 @@ def test_calls_with_arrays_give_what_array_operations_give(cupy, with_factors, c
     expected = asymmetric.knn(gain, parts, 100, factors=factors)
     on_device = [[fake_cupy.array(x) for x in each] for each in (parts, offsets, scales)]
     factors = RowFactors(*on_device[1:], constants) if with_factors else None
-    assert engines.asymmetric_engine(on_device[0][0], 1) == "cuda"
+    assert asymmetric.engine(on_device[0][0], 1) == "cuda"
     found = asymmetric.knn(gain, on_device[0], 100, factors=factors)
     for result, wanted in zip(found, expected, strict=True):
         assert result.dtype == wanted.dtype
@@ -118,18 +118,18 @@ def test_calls_with_arrays_give_what_array_operations_give(cupy, with_factors, c
 def test_codes_that_are_columns_of_wider_rows(cupy):
     rng = np.random.default_rng(SEED)
     wide, gain = rng.integers(0, 256, (50, 9), dtype=np.uint8), (rng.integers(-40, 40, (2, 32)) / 8).astype(np.float32)
-    found = calls.asymmetric_knn(gain, [fake_cupy.array(wide)[:, 2:6]], 20)
+    found = cuda.knn(gain, [fake_cupy.array(wide)[:, 2:6]], 20)
     oracle.check_least_scores(tuple(map(np.asarray, found)), gain, wide[:, 2:6], 20)
 
 
 def test_one_place_decides(cupy):
-    zeros = np.zeros((4, geometry.MAX_SCORED_BYTES + 1), dtype=np.uint8)
-    assert engines.asymmetric_engine(fake_cupy.array(zeros[:, 1:]), 1) == "cuda"
-    assert engines.asymmetric_engine(fake_cupy.array(zeros), 1) == "arrays"
-    assert engines.asymmetric_engine(fake_cupy.array(np.asfortranarray(zeros[:, :3])), 1) == "arrays"
-    assert engines.asymmetric_engine(zeros[:, 1:], 1) == "arrays"
+    zeros = np.zeros((4, cuda.MAX_SCORED_BYTES + 1), dtype=np.uint8)
+    assert asymmetric.engine(fake_cupy.array(zeros[:, 1:]), 1) == "cuda"
+    assert asymmetric.engine(fake_cupy.array(zeros), 1) == "arrays"
+    assert asymmetric.engine(fake_cupy.array(np.asfortranarray(zeros[:, :3])), 1) == "arrays"
+    assert asymmetric.engine(zeros[:, 1:], 1) == "arrays"
     with pytest.raises(ValueError, match="codes are 385 bytes wide; the asymmetric kernels take 1 to 384"):
-        geometry.asymmetric_variant(385)
+        cuda.asymmetric_variant(385)
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
@@ -140,8 +140,8 @@ def test_index_searches_with_the_kernel(cupy, monkeypatch, metric):
     codes = encoder.encode(X)
     expected = scq.HammingIndex(codes, n_bits=11).search_asymmetric(encoder, X[:5], 9, metric=metric)
     called = []
-    knn = calls.asymmetric_knn
-    monkeypatch.setattr(calls, "asymmetric_knn", lambda *a, **kw: called.append(1) or knn(*a, **kw))
+    knn = cuda.knn
+    monkeypatch.setattr(cuda, "knn", lambda *a, **kw: called.append(1) or knn(*a, **kw))
     index = scq.HammingIndex(fake_cupy.array(codes), n_bits=11)
     found = index.search_asymmetric(encoder, X[:5], 9, metric=metric)
     assert called

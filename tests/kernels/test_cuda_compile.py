@@ -14,17 +14,10 @@ from pathlib import Path
 import cuda_toolchain as toolchain
 import pytest
 
-from scq_gpu.kernels.cuda.geometry import (
-    MAX_SCORED_BYTES,
-    THREADS,
-    AsymmetricVariant,
-    EncodeVariant,
-    HammingVariant,
-    asymmetric_variants,
-    encode_variants,
-    hamming_variants,
-)
-from scq_gpu.kernels.cuda.launch import build_options, read_source
+from scq_gpu.kernels.cuda.asymmetric import MAX_SCORED_BYTES, AsymmetricVariant, asymmetric_variants
+from scq_gpu.kernels.cuda.encode import EncodeVariant, encode_variants
+from scq_gpu.kernels.cuda.hamming import HammingVariant, hamming_variants
+from scq_gpu.kernels.cuda.launch import THREADS, build_options, read_source
 
 pytestmark = pytest.mark.cuda_toolchain
 needs_wheels = pytest.mark.skipif(
@@ -48,7 +41,7 @@ def label(value: object) -> str:
 
 @pytest.fixture(scope="module", params=LINES)
 def compiled(request):
-    """The budgets of all variants that tests ask for, compiled side by side by the NVRTC of one CUDA line."""
+    """Compile all variants that tests ask for side by side, by the NVRTC of one CUDA line, and return their budgets."""
 
     def compile_one(job):
         variant, arch = job
@@ -113,7 +106,7 @@ def test_asymmetric_budget(compiled, variant, arch):
 
 @needs_wheels
 @pytest.mark.parametrize("line", LINES)
-def test_tensor_cores_are_refused_where_there_are_none(line):
+def test_tensor_cores_are_rejected_where_there_are_none(line):
     variant = EncodeVariant("float32", 32, "fast")
     with pytest.raises(RuntimeError, match="sm_75"):
         toolchain.compile_cubin(read_source(variant.source), build_options(variant), 75, line)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import cuda_toolchain as toolchain
 import pytest
 
-from scq_gpu.kernels import columns, roots
+from scq_gpu.kernels import linalg
+from scq_gpu.kernels.cuda.launch import RealVariant, build_options, read_source
 
 pytestmark = [
     pytest.mark.cuda_toolchain,
@@ -19,9 +20,11 @@ pytestmark = [
 @pytest.mark.parametrize("line", list(toolchain.NVRTC))
 @pytest.mark.parametrize("arch", toolchain.ARCHITECTURES)
 @pytest.mark.parametrize("element", ["float32", "float64"])
-@pytest.mark.parametrize(("module", "kernel"), [(roots, "inverse_roots"), (columns, "find_column")])
-def test_budget(module, kernel, element, arch, line):
-    budgets = toolchain.read_budgets(toolchain.compile_cubin(*module.kernel_source(element), arch, line), arch)
+@pytest.mark.parametrize("kernel", ["inverse_roots", "find_column"])
+def test_budget(kernel, element, arch, line):
+    variant = linalg.variant(element) if kernel == "inverse_roots" else RealVariant("column.cu", element)
+    cubin = toolchain.compile_cubin(read_source(variant.source), build_options(variant), arch, line)
+    budgets = toolchain.read_budgets(cubin, arch)
     assert list(budgets) == [kernel]
     assert budgets[kernel].spills == 0
     assert budgets[kernel].registers <= 128  # two blocks of 256 threads on a multiprocessor

@@ -11,8 +11,7 @@ from cuda_on_cpu.cases import CASES, SEED, encode_case, features, finite_codes, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scq_gpu.kernels.cuda.geometry import EncodeVariant, encode_variant, encode_variants
-from scq_gpu.kernels.cuda.launch import encode
+from scq_gpu.kernels.cuda.encode import EncodeVariant, encode, encode_variant, encode_variants
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
 

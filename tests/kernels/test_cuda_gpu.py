@@ -8,12 +8,13 @@ from cuda_on_cpu import oracle
 from cuda_on_cpu.cases import SEED, features, linear_map
 
 import scq_gpu as scq
-from scq_gpu._core.arrays import namespace
-from scq_gpu._core.devices import cuda_device, linalg_errors
+from scq_gpu._core.arrays import cuda_device, linalg_errors, namespace
 from scq_gpu._core.factors import RowFactors
-from scq_gpu.kernels.cuda import calls
-from scq_gpu.kernels.cuda.geometry import encode_variants
-from scq_gpu.kernels.engines import PRECISIONS
+from scq_gpu.kernels import encode_linear
+from scq_gpu.kernels.cuda import asymmetric
+from scq_gpu.kernels.cuda.encode import encode_variants
+from scq_gpu.kernels.cuda.hamming import CodeSearch
+from scq_gpu.kernels.encode import PRECISIONS
 from scq_gpu.rows import stream
 from scq_gpu.search.index import HammingIndex
 
@@ -41,7 +42,7 @@ def test_encode(cp, variant, n, d):
     rng = np.random.default_rng(SEED)
     X, _ = features(rng, n, d, variant.element)
     W, t = linear_map(rng, d, variant.tile_bits - 1)
-    codes = calls.encode_linear(cp.asarray(X), cp.asarray(W), cp.asarray(t), precision=variant.precision)
+    codes = encode_linear(cp.asarray(X), cp.asarray(W), cp.asarray(t), precision=variant.precision)
     oracle.check_codes(codes.get(), X, W, t, element=variant.element, precision=variant.precision)
 
 
@@ -50,7 +51,7 @@ def test_strided_and_unaligned_rows(cp):
     X, _ = features(rng, 700, 101, "float32")
     W, t = linear_map(rng, 99, 130)
     view = cp.asarray(X)[::3, 1:100]
-    codes = calls.encode_linear(view, cp.asarray(W), cp.asarray(t))
+    codes = encode_linear(view, cp.asarray(W), cp.asarray(t))
     oracle.check_codes(codes.get(), X[::3, 1:100], W, t, element="float32", precision="exact")
 
 
@@ -67,7 +68,7 @@ def test_torch_tensors(cp, dtype):
     for precision in PRECISIONS:
         if precision != "exact" and capability(cp) < 80:
             continue
-        codes = calls.encode_linear(x, w, threshold, precision=precision)
+        codes = encode_linear(x, w, threshold, precision=precision)
         assert codes.is_cuda
         oracle.check_codes(codes.cpu().numpy(), x.float().cpu().numpy(), W, t, element=dtype, precision=precision)
 
@@ -79,7 +80,7 @@ def test_current_stream_is_used(cp):
     other = cp.cuda.Stream(non_blocking=True)
     with other:
         x = cp.asarray(X)  # made on this stream: a kernel on another would read it too early
-        codes = calls.encode_linear(x, cp.asarray(W), cp.asarray(t))
+        codes = encode_linear(x, cp.asarray(W), cp.asarray(t))
         result = codes.get(stream=other)
     other.synchronize()
     oracle.check_codes(result, X, W, t, element="float32", precision="exact")
@@ -92,7 +93,7 @@ def test_search(cp, n, n_bytes):
     codes = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
     queries = rng.integers(0, 256, (41, n_bytes), dtype=np.uint8)
     parts = [cp.asarray(codes)]
-    engine = calls.CodeSearch(parts)
+    engine = CodeSearch(parts)
     on_device, true = cp.asarray(queries), oracle.distances(queries, codes)
     k = min(n, 2048)
     distances, ids = engine.knn(on_device, parts, k, n_bits=8 * n_bytes)
@@ -116,7 +117,7 @@ def test_asymmetric_scores(cp, n_bits, factors):
     gain, constants = (rng.standard_normal(shape).astype(np.float32) for shape in ((11, n_bits), 11))
     pair = [rng.random(len(codes)).astype(np.float16) for _ in range(2)]
     on_device = RowFactors(*([cp.asarray(x)] for x in pair), constants) if factors else None
-    scores, rows = calls.asymmetric_knn(gain, [cp.asarray(codes)], 300, factors=on_device)
+    scores, rows = asymmetric.knn(gain, [cp.asarray(codes)], 300, factors=on_device)
     oracle.check_least_scores((scores.get(), rows.get()), gain, codes, 300, (*pair, constants) if factors else None)
 
 
@@ -141,11 +142,11 @@ def test_second_device(cp):
     W, t = linear_map(rng, 20, 9)
     with cp.cuda.Device(1):
         arrays = cp.asarray(X), cp.asarray(W), cp.asarray(t)
-    codes = calls.encode_linear(*arrays)
+    codes = encode_linear(*arrays)
     assert codes.device.id == 1
     oracle.check_codes(codes.get(), X, W, t, element="float32", precision="exact")
     with pytest.raises(ValueError, match="different devices"):
-        calls.encode_linear(arrays[0], cp.asarray(W), arrays[2])
+        encode_linear(arrays[0], cp.asarray(W), arrays[2])
 
 
 # ---- what the package makes of the kernels ----
@@ -172,7 +173,7 @@ def test_encoder(cp, rows, dtype, precision):
     oracle.check_codes(codes.get(), X, W, t, element=dtype, precision=precision)
 
 
-def test_encoder_refuses_nonfinite_rows(cp, rows):
+def test_encoder_rejects_nonfinite_rows(cp, rows):
     encoder = scq.OgE(**PARAMETERS).fit(rows)
     X = cp.asarray(rows)
     X[17_001, 5] = cp.nan

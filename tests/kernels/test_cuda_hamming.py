@@ -9,8 +9,7 @@ from cuda_on_cpu.cases import SEED, search_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scq_gpu.kernels.cuda import geometry
-from scq_gpu.kernels.cuda.search import Database
+from scq_gpu.kernels.cuda.hamming import Database, HammingVariant, hamming_variant
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
 
@@ -55,8 +54,8 @@ def test_all_equal_codes_come_by_id():
 
 
 def test_queries_in_batches(monkeypatch):
-    monkeypatch.setattr(geometry, "WORKSPACE_BYTES", 1)
-    assert geometry.hamming_variant(4).query_batch(100, 1 << 30) == 32
+    monkeypatch.setattr(HammingVariant, "workspace_bytes", 1)
+    assert hamming_variant(4).query_batch(100, 1 << 30) == 32
     search_case(DEVICE, 100, 4, 70, 9)
 
 

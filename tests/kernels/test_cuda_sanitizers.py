@@ -82,6 +82,6 @@ def test_mutant_is_caught_for_its_reason(mutant_runs, name):
         assert status == TSAN_EXIT
 
 
-def test_stale_mutant_is_refused():
+def test_stale_mutant_is_rejected():
     with pytest.raises(LookupError, match="is not in the source"):
         next(iter(MUTANTS.values())).apply("int main() {}")

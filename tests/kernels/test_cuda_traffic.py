@@ -1,35 +1,18 @@
-"""Bytes the kernels load and store, counted in the simulator against the formulas of docs/roofline.md."""
+"""Bytes the kernels load and store, counted in the simulator against the formulas of benchmarks/kernel_counts.py."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import kernel_counts as formulas
 import numpy as np
 import pytest
 from cuda_on_cpu import COMPILER, Kernel, SimulatedDevice, oracle
 from cuda_on_cpu.cases import SEED, features, linear_map
 
-from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, least_scores
-from scq_gpu.kernels.cuda.geometry import asymmetric_variant, encode_variant, hamming_variant
-from scq_gpu.kernels.cuda.launch import encode
-from scq_gpu.kernels.cuda.search import Database
+from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, asymmetric_variant, least_scores
+from scq_gpu.kernels.cuda.encode import encode, encode_variant
+from scq_gpu.kernels.cuda.hamming import Database, hamming_variant
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
-
-
-def load_formulas():
-    """benchmarks/kernels/traffic.py, which is in no package."""
-    path = Path(__file__).parents[2] / "benchmarks" / "kernels" / "traffic.py"
-    spec = importlib.util.spec_from_file_location("kernel_traffic", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-formulas = load_formulas()
 
 
 @pytest.fixture

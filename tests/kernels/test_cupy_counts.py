@@ -1,4 +1,4 @@
-"""How much a fit and an encode ask of the device: launches, library calls, waits, allocations, bytes to the host.
+"""Demands of a fit and an encode on the device: launches, library calls, waits, allocations, bytes to the host.
 
 The ceilings are what CuPy asked for when they were written; whoever lowers a count lowers its ceiling.
 ``python tests/cupy_on_cpu/counts.py`` prints the table. CuPy runs on the stand-in: ``make test-cupy``.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,6 @@ pytestmark = [
     ),
 ]
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "kernels"
 CEILINGS = {  # launches, cuBLAS, cuSOLVER, syncs, allocations, bytes to the host
     "OgE joint": (80, 20, 0, 1, 120, 24),
     "OnE joint": (50, 20, 0, 1, 80, 24),
@@ -84,10 +82,11 @@ def test_encode_of_rows_in_host_memory(dtype, precision, monkeypatch):
     """W among them: no block lays it out again."""
     from cupy_on_cpu.counts import count_streamed_block
 
-    from scq_gpu.rows import passes
+    from scq_gpu.rows import blocks, stream
 
     height = 512
-    monkeypatch.setattr(passes, "block_bytes", lambda x: height * 4 * x.shape[1])
+    for module in (blocks, stream):
+        monkeypatch.setattr(module, "block_bytes", lambda x: height * 4 * x.shape[1])
     check("encode, per block from the host", count_streamed_block(height, dtype, precision))
 
 
@@ -100,17 +99,13 @@ def test_rows_in_host_memory_are_uploaded_once():
 
 
 @pytest.mark.parametrize(("n_bits", "n_blocks"), [(64, 1), (64, 3), (256, 2)])
-def test_calls_that_predicted_times_are_made_of(n_bits, n_blocks, monkeypatch):
-    """More launches than benchmarks/kernels/predict.py counts on would make docs/gpu.md's predictions wrong."""
+def test_a_default_fit(n_bits, n_blocks, monkeypatch):
+    """Launches and products of a whole fit grow little with the blocks of rows; its waits do not."""
     from cupy_on_cpu.counts import count_default_fit
 
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import predict
-
     counts = count_default_fit(n_bits, n_blocks, monkeypatch)
-    calls = predict.FIT_CALLS[n_bits] + predict.FIT_CALLS_PER_BLOCK * n_blocks
-    assert counts.launches + counts.cublas == pytest.approx(calls, rel=0.02)
-    assert counts.syncs == pytest.approx(predict.FIT_WAITS, abs=2)
+    assert counts.launches + counts.cublas <= 1.02 * ({64: 4340, 256: 15009}[n_bits] + 132 * n_blocks)
+    assert counts.syncs <= 76
 
 
 def test_results_that_are_where_they_should_be_make_no_round_trip():

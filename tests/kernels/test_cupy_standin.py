@@ -1,4 +1,4 @@
-"""That the stand-in for CUDA counts what it says, and that the mistakes it is there for do show on it.
+"""The stand-in for CUDA: its counts are right, and the mistakes it is meant to catch do show on it.
 
 Where a test needs a device of a certain kind, it is skipped on others; ``make test-cupy`` makes one of each.
 """
@@ -115,7 +115,7 @@ def test_fused_and_user_kernels(cp, standin):
 
 
 def test_graph(cp, standin):
-    """Kernels only: CuPy itself refuses cuBLAS and cuSOLVER while a stream is captured."""
+    """Kernels only: CuPy itself rejects cuBLAS and cuSOLVER while a stream is captured."""
     stream = cp.cuda.Stream(non_blocking=True)
     x, y, A = cp.zeros(5), cp.ones(5), cp.eye(5)
     cp.cuda.Device().synchronize()
@@ -239,7 +239,7 @@ def _overwrite_staging(gpu):
 @pytest.mark.parametrize("mistake", [None, _upload_at_once, _work_at_once, _overwrite_staging])
 def test_streaming_without_a_wait_is_noticed(cp, mistake):
     """Rows through the real `CudaDevice`, with each of its waits left out in turn."""
-    from scq_gpu._core.devices import CudaDevice
+    from scq_gpu._core.arrays import CudaDevice
     from scq_gpu.rows.stream import stream_rows
 
     X = np.random.default_rng(0).random((200, 16, 16), dtype=np.float32)

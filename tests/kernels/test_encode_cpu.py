@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import scq_gpu as scq
 from scq_gpu.kernels import encode as kernel_encode
-from scq_gpu.kernels import encode_linear, engines
-from scq_gpu.rows import passes
+from scq_gpu.kernels import encode_linear
+from scq_gpu.rows import blocks
 from scq_gpu.rows.sources import ArrayRows, JoinedRows
 
 ENGINES = ["compiled", "numpy"]
@@ -52,7 +52,7 @@ def _read_only(X):
 
 def use(engine, patch):
     if engine == "numpy":
-        patch.setattr(engines, "has_llvm", lambda x: False)
+        patch.setattr(kernel_encode, "has_llvm", lambda x: False)
     else:
         pytest.importorskip("llvmlite", reason=NEEDS)
 
@@ -188,7 +188,7 @@ def test_no_byte_outside_rows_and_codes_is_touched(compiled):
             W = rng.integers(-9, 10, (3, n_bits)).astype(dtype)
             width = -(-n_bits // 8)
             guarded = np.full((n + 2, width), 0xA5, dtype=np.uint8)
-            assert compiled.encode_rows(X, W, np.zeros(n_bits, dtype=dtype), guarded[1:-1])
+            assert compiled.encode_into(guarded[1:-1], X, W, np.zeros(n_bits, dtype=dtype))
             np.testing.assert_array_equal(guarded[1:-1], np.packbits(X @ W >= 0, axis=1, bitorder="little"))
             assert (guarded[[0, -1]] == 0xA5).all()
     finally:
@@ -256,7 +256,7 @@ print(brought, "numba" in sys.modules, "llvmlite" in sys.modules)"""
 
 def test_threads_are_those_numba_would_use():
     numba = pytest.importorskip("numba")
-    script = "from scq_gpu.kernels.threads import allowed_threads; print(allowed_threads())"
+    script = "from scq_gpu._core.machine import allowed_threads; print(allowed_threads())"
     for wanted in ("1", "3"):
         assert int(run(script, NUMBA_NUM_THREADS=wanted)) == int(wanted)
     assert (
@@ -272,7 +272,7 @@ def test_threads_are_those_numba_would_use():
 @pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "inf")])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_nonfinite_rows_are_refused_and_named(engine, dtype, value, name, order):
+def test_nonfinite_rows_are_rejected_and_named(engine, dtype, value, name, order):
     X = np.random.default_rng(0).standard_normal((3000, 7)).astype(dtype, order=order)
     encoder = scq.OgE(n_bits=5, max_iter=2, tol=0, random_state=0).fit(X)
     encoder.encode(X)
@@ -283,8 +283,8 @@ def test_nonfinite_rows_are_refused_and_named(engine, dtype, value, name, order)
 
 
 def test_nonfinite_rows_of_a_source_are_named_by_their_place(engine, monkeypatch):
-    monkeypatch.setattr(passes, "_ENCODE_BYTES", 1)
-    monkeypatch.setattr(passes, "block_bytes", lambda x: 0)  # blocks of 128 rows
+    monkeypatch.setattr(blocks.Rows, "encode_bytes", 1)
+    monkeypatch.setattr(blocks, "block_bytes", lambda x: 0)  # blocks of 128 rows
     X = np.random.default_rng(0).standard_normal((1000, 6)).astype(np.float32)
     encoder = scq.OgE(n_bits=6, max_iter=2, tol=0, random_state=0).fit(X)
     parts = [X[:333], X[333:]]
@@ -358,11 +358,15 @@ def test_bad_out(encoder):
     read_only = np.zeros((500, 2), dtype=np.uint8)
     read_only.flags.writeable = False
     for out, error, message in (
-        (np.zeros((500, 3), np.uint8), ValueError, r"out has shape \(500, 3\) and dtype uint8; wanted are \(500, 2\)"),
+        (
+            np.zeros((500, 3), np.uint8),
+            ValueError,
+            r"shape \(500, 3\) and dtype uint8; expected are \(500, 2\)",
+        ),
         (np.zeros((499, 2), np.uint8), ValueError, r"out has shape \(499, 2\)"),
-        (np.zeros((500, 2), np.int8), ValueError, r"dtype int8; wanted are \(500, 2\) and uint8"),
+        (np.zeros((500, 2), np.int8), ValueError, r"dtype int8; expected are \(500, 2\) and uint8"),
         (read_only, ValueError, "out is read-only; open a memory map with mode 'r[+]'"),
-        ([[0, 0]] * 500, TypeError, "out is a list; wanted is an array of .*numpy on cpu"),
+        ([[0, 0]] * 500, TypeError, "out is a list; expected is an array of .*numpy on cpu"),
     ):
         with pytest.raises(error, match=message):
             encoder.encode(X, out=out)
@@ -373,7 +377,7 @@ def test_bad_out(encoder):
 @pytest.mark.parametrize(
     ("X", "W", "t", "message"),
     [
-        ((5, 3), (4, 2), (2,), r"X \(5, 3\), W \(4, 2\) and t \(2,\) do not fit; wanted are \(n, d\)"),
+        ((5, 3), (4, 2), (2,), r"X \(5, 3\), W \(4, 2\) and t \(2,\) do not fit; \(n, d\), \(d, n_bits\)"),
         ((5, 3), (3, 2), (3,), "do not fit"),
         ((5, 3), (3, 2), (2, 1), "do not fit"),
         ((3,), (3, 2), (2,), "do not fit"),
@@ -390,7 +394,7 @@ def test_shapes_that_do_not_fit(backend, X, W, t, message):
 
 ENCODE = """
 import numpy as np
-from scq_gpu.kernels import engines
+from scq_gpu.kernels import encode
 import scq_gpu as scq
 
 def peak():  # MiB; ru_maxrss would begin with that of the process that started this one, and hide what is less
@@ -398,7 +402,7 @@ def peak():  # MiB; ru_maxrss would begin with that of the process that started 
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
 
 if "{engine}" == "numpy":
-    engines.has_llvm = lambda x: False
+    encode.has_llvm = lambda x: False
 n, d, n_bits = {n}, 32, 256
 rng = np.random.default_rng(0)
 X = np.empty((n, d), dtype="{dtype}", order="{order}")

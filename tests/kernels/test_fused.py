@@ -5,19 +5,20 @@ import inspect
 import numpy as np
 import pytest
 
-from scq_gpu._core.arrays import namespace
-from scq_gpu.kernels.fused import elementwise, total
-from scq_gpu.rows import passes
-from scq_gpu.training import joint, linalg, loop
+from scq_gpu._core.arrays import elementwise, namespace, total
+from scq_gpu.kernels import linalg
+from scq_gpu.rows import projected
+from scq_gpu.training import joint, loop
 
 XP = namespace(np.empty(0))
-MODULES = (joint, linalg, loop, passes)
+MODULES = (joint, linalg, loop, projected)
 TOTALS = {f"{m.__name__}.{k}": v for m in MODULES for k, v in vars(m).items() if isinstance(v, total)}
+WRAPPED = elementwise(lambda xp: None).__code__
 ELEMENTWISE = {
     f"{m.__name__}.{k}": v
     for m in MODULES
     for k, v in vars(m).items()
-    if hasattr(v, "__wrapped__") and v.__code__ is elementwise(lambda xp: None).__code__ and v.__module__ == m.__name__
+    if getattr(v, "__code__", None) is elementwise(lambda xp: None).__code__ and v.__module__ == m.__name__
 }
 
 

@@ -1,8 +1,8 @@
-"""What callers see of an interrupt in the middle of compiled loops."""
+"""Interrupts in the middle of compiled loops, as callers see them."""
 
 import pytest
 
-from scq_gpu.kernels import threads
+from scq_gpu._core import machine as threads
 
 
 def chained():

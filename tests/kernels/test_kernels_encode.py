@@ -1,4 +1,4 @@
-"""What the package hands to the encode kernels, and what it does where there are none."""
+"""Arrays that the package hands to the encode kernels, and the engines it uses where there are none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 from cuda_on_cpu import COMPILER, fake_cupy, oracle
 
 import scq_gpu as scq
-from scq_gpu._core import devices
+from scq_gpu._core import arrays as devices
 from scq_gpu._core.arrays import namespace
+from scq_gpu.encoders import base
 from scq_gpu.encoders import scq as encoders
-from scq_gpu.kernels import encode_linear, engines
-from scq_gpu.kernels.cuda import calls as kernels
-from scq_gpu.rows import passes
+from scq_gpu.kernels import encode, encode_linear
+from scq_gpu.kernels.cuda import encode as cuda
+from scq_gpu.rows import blocks
 from scq_gpu.training.loop import train
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
@@ -35,10 +36,10 @@ def encoder(X):
 @pytest.fixture
 def cupy(monkeypatch):
     """A CuPy that runs on the simulator, rows that are in several parts in blocks of 128."""
-    for module in (passes, engines):
+    for module in (blocks, encode):
         monkeypatch.setattr(module, "np", fake_cupy.HostNumpy("numpy"))
-    monkeypatch.setattr(passes, "block_bytes", lambda x: 0)
-    monkeypatch.setattr(passes, "_ENCODE_BYTES", 0)
+    monkeypatch.setattr(blocks, "block_bytes", lambda x: 0)
+    monkeypatch.setattr(blocks.Rows, "encode_bytes", 0)
     devices.cuda_device.cache_clear()
     with fake_cupy.installed() as fake:
         yield fake
@@ -49,13 +50,13 @@ def cupy(monkeypatch):
 def calls(monkeypatch):
     """Shape, dtype and precision of what the kernels were given."""
     calls = []
-    encode = kernels.encode_rows
+    encode = cuda.encode_on_gpu
 
     def spy(X, W, t, *, precision):
         calls.append((X.shape, str(X.dtype), precision))
         return encode(X, W, t, precision=precision)
 
-    monkeypatch.setattr(kernels, "encode_rows", spy)
+    monkeypatch.setattr(cuda, "encode_on_gpu", spy)
     return calls
 
 
@@ -65,7 +66,7 @@ def to_fake(encoder):
 
 
 @needs_compiler
-@pytest.mark.parametrize("precision", engines.PRECISIONS)
+@pytest.mark.parametrize("precision", encode.PRECISIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_encoder_hands_rows_to_the_kernel_as_they_are_stored(cupy, calls, encoder, X, dtype, precision):
     """An array in one piece, arrays in a list in blocks."""
@@ -100,7 +101,7 @@ def test_what_has_no_kernel_goes_through_arrays(cupy, calls, encoder, X):
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "inf")])
-def test_the_kernel_path_refuses_nonfinite_rows(cupy, calls, encoder, X, value, name, dtype):
+def test_the_kernel_path_rejects_nonfinite_rows(cupy, calls, encoder, X, value, name, dtype):
     X = X.astype(dtype)
     X[211, 7] = value
     with pytest.raises(ValueError, match=f"first {name} at row 211, column 7"):
@@ -166,7 +167,7 @@ def test_a_fit_runs_under_linalg_errors(monkeypatch, X):
         events.append("train")
         return train(*args, **kwargs)
 
-    monkeypatch.setattr(encoders, "linalg_errors", state)
+    monkeypatch.setattr(base, "linalg_errors", state)
     monkeypatch.setattr(encoders, "train", learn)
     scq.OgE(n_bits=4, max_iter=2, tol=0, random_state=0).fit(X)
     assert events == ["in", "train", "out"]

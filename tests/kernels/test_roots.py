@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scq_gpu._core.arrays import namespace
-from scq_gpu.kernels import roots
+from scq_gpu.kernels import linalg as roots
 
 XP = namespace(np.empty(0))
 ENGINES = [roots.by_eigendecomposition, roots.by_products]

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scq_gpu import metrics
-from scq_gpu.kernels import engines
 from scq_gpu.metrics import ranking as _ranking
 
 TIES = ["database", "average"]
@@ -34,7 +33,7 @@ def asarray(request):
 def engine(request, monkeypatch):
     if request.param == "numba":
         pytest.importorskip("numba")
-    monkeypatch.setattr(engines, "PAIRS", 0 if request.param == "numba" else 1 << 62)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
     return request.param
 
 
@@ -163,7 +162,7 @@ def test_engines_agree_at_every_width(n_bits, monkeypatch):
     four = arguments(data)
     scans = []
     for pairs in (0, 1 << 62):
-        monkeypatch.setattr(engines, "PAIRS", pairs)
+        monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", pairs)
         scans.append(_ranking.scan(*four, ap="trapezoid", at=150, k=11))
     for field in ("counts", "hits", "top_hits"):
         np.testing.assert_array_equal(getattr(scans[0], field), getattr(scans[1], field))
@@ -175,7 +174,7 @@ def test_engines_agree_at_every_width(n_bits, monkeypatch):
 def test_many_chunks_of_a_large_database(monkeypatch):
     numba_engine = pytest.importorskip("scq_gpu.kernels.ranking_numba")
     data = random_case(3, n=997)
-    monkeypatch.setattr(engines, "PAIRS", 0)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0)
     monkeypatch.setattr(numba_engine, "_CHUNK", 64)
     four = arguments(data)
     np.testing.assert_allclose(metrics.average_precision(*four), brute_ap(data, "standard", None), atol=1e-12)
@@ -411,7 +410,7 @@ def test_importing_metrics_is_light():
 
 def test_many_queries_of_wide_codes_against_one_code(monkeypatch):
     """Histograms, not pairs, are what could outgrow memory here."""
-    monkeypatch.setattr(engines, "PAIRS", 1 << 62)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 1 << 62)
     monkeypatch.setattr(_ranking, "_BLOCK_PAIRS", 1 << 14)
     sizes = []
     whole = _ranking._histograms

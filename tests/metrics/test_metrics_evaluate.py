@@ -132,25 +132,6 @@ def test_an_encoder_that_is_no_linear_map_has_no_training_figures():
     assert math.isnan(figures.retained_variance)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("X_train", "X_database"), ("y_train", "database_labels"), ("y_query", "query_labels")]
-)
-def test_old_keywords_name_the_new_ones(rows, old, new):
-    with pytest.raises(TypeError, match=rf"evaluate\(\) got {old}=..., which is now {new}: call evaluate\(encoder, "):
-        evaluate(StandIn(9, 10), *rows, **{old: rows[1]})
-
-
-def test_old_positional_order_is_refused(rows):
-    (Q, X), y = rows, np.zeros(500, dtype=int)
-    with pytest.raises(TypeError, match="X_database has one dimension, as labels have: the order of arguments is now"):
-        evaluate(StandIn(9, 10), X, y, Q, y[:40])
-
-
-def test_unknown_keyword_is_named(rows):
-    with pytest.raises(TypeError, match="evaluate\\(\\) has no argument 'top'"):
-        evaluate(StandIn(9, 10), *rows, top=5)
-
-
 def test_bad_input_is_named():
     encoder, X, y = StandIn(8, 3), np.ones((5, 3)), np.arange(5)
     for options, message in (

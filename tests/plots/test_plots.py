@@ -177,7 +177,7 @@ def test_bit_balance_and_correlation_equal_numpy(n, n_bits, seed):
 
 def test_bits_are_counted_over_blocks(monkeypatch):
     whole = np.asarray(plots.bit_correlation(CODES, 24).images[0].get_array())
-    monkeypatch.setattr("scq_gpu.plots._bits._BLOCK_ROWS", 7)
+    monkeypatch.setattr("scq_gpu.plots._figures._BLOCK_ROWS", 7)
     np.testing.assert_allclose(np.asarray(plots.bit_correlation(CODES, 24).images[0].get_array()), whole, atol=1e-12)
 
 

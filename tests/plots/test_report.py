@@ -207,7 +207,7 @@ def test_nearest_rows_against_scikit_learn(dtype, offset):
 
 
 def test_nearest_rows_over_blocks_files_and_ties(tmp_path, monkeypatch):
-    from scq_gpu.rows.passes import Rows
+    from scq_gpu.rows.blocks import Rows
 
     data = np.repeat(np.arange(50.0), 4)[:, None]
     np.save(tmp_path / "x.npy", data)
@@ -427,7 +427,7 @@ def sentences(encoder, tmp_path):
 
 def test_report_says_that_nothing_is_wrong(tmp_path):
     found, text = sentences(Broken(), tmp_path)
-    assert found == "Nothing looks wrong: every bit changes, and no two tell the same."
+    assert found == "Nothing looks wrong: every bit changes, and no two repeat each other."
     assert re.search(r"Here 4\d to 5\d %: that is good\.", text)
     assert re.search(r"Here at most \.0\d, of either sign: that is good\.", text)
 
@@ -437,14 +437,14 @@ def test_report_names_bits_that_repeat_others(tmp_path):
         return bits[:, 1] ^ (np.arange(len(bits)) % 66 == 0)
 
     found, text = sentences(Broken(b4=nearly, b6=lambda bits: ~bits[:, 2]), tmp_path)
-    assert "2 and 6 (correlation -1.00); 1 and 4 (correlation .97). One of each pair adds next to nothing." in found
+    assert "2 and 6 (correlation -1.00); 1 and 4 (correlation .97). One bit of each pair adds next to nothing." in found
     assert "of either sign: good is .50 or less." in text
 
 
 def test_report_names_bits_that_never_or_hardly_change(tmp_path):
     rare = {"b7": lambda bits: np.arange(len(bits)) % 50 == 0}
     found, text = sentences(Broken(b0=True, b3=False, **rare), tmp_path)
-    assert "Bits 0, 3 never change: nothing is told by them." in found
+    assert "Bits 0, 3 never change: they carry no information." in found
     assert "Bit 7 is nearly always the same (the rarer value in as few as 2." in found
     assert "Here 0 to 100 %: good is 30 to 70 %." in text
 
@@ -457,7 +457,7 @@ def test_report_says_that_a_fit_did_not_settle(tmp_path):
 
 
 def test_typical_queries_are_those_nearest_the_median():
-    from scq_gpu.plots._gallery import typical_queries
+    from scq_gpu.plots.report import typical_queries
 
     quality = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
     assert typical_queries(quality, 3).tolist() == [2, 1, 3]

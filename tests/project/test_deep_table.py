@@ -72,7 +72,7 @@ def test_gist_rows_resume(run, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:X .* has rank:UserWarning")
 def test_images(run, data, tmp_path):
-    pytest.importorskip("torch", reason='needs torch: pip install "scq-gpu[deep]"')
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
     options = ("--part", "images", "--images", f"{data / 'images.npz'}", "--bits", "6", "--runs", "1", "--epochs", "5")
     run(*options, "--rows", "200")
     rows = rows_of(tmp_path)

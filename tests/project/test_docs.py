@@ -42,11 +42,18 @@ def test_links_point_at_files(page):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_api_page_holds_every_public_name():
+def test_api_page_lists_exactly_the_public_names():
     page = "".join(runpy.run_path(str(DOCS / "conf.py"))["myst_substitutions"].values())
-    public = [name for name in scq.__all__ if callable(getattr(scq, name))]
-    missing = [name for name in public if not re.search(rf":: scq_gpu\.{name}$", page, re.MULTILINE)]
-    assert not missing, f"add the modules of {missing} to API in docs/conf.py"
+    listed = re.findall(r"^\.\. auto\w+:: (scq_gpu\.[\w.]+)$", page, re.MULTILINE)
+    modules = {"": scq, "io.": scq.io, "metrics.": scq.metrics, "plots.": scq.plots}
+    public = {
+        f"scq_gpu.{prefix}{name}"
+        for prefix, module in modules.items()
+        for name in module.__all__
+        if callable(thing := getattr(module, name)) and not (prefix and thing is getattr(scq, name, None))
+    }
+    assert len(listed) == len(set(listed))
+    assert set(listed) == public, "docs/conf.py: list every public name in API, and no other"
 
 
 def groups_of_sidebar():
@@ -83,3 +90,20 @@ def test_reliability_names_tests_that_there_are():
     for file, test in named:
         path = file or path  # "::test" is of the file before it
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {test}"
+
+
+FOLDERS = "|".join(path.name for path in (ROOT / "scq_gpu").iterdir() if path.is_dir() and path.name != "__pycache__")
+NAMED = re.compile(rf"\b((?:scq_gpu/)?(?:{FOLDERS})/[\w/]+\.(?:py|cu|h)|(?:tests|benchmarks|docs)/[\w/]+\.(?:py|md))\b")
+
+
+@pytest.mark.parametrize("folder", ["docs", "scq_gpu", "benchmarks"])
+def test_files_named_in_prose_exist(folder):
+    """Pages, docstrings and comments name no file that was moved or deleted."""
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.*")):
+        if path.suffix not in {".md", ".py", ".cu", ".h"} or "_build" in path.parts or "auto_gallery" in path.parts:
+            continue
+        for name in NAMED.findall(path.read_text(encoding="utf-8")):
+            if not any((ROOT / place / name).exists() for place in ("", "scq_gpu", "benchmarks")):
+                found.append(f"{path.relative_to(ROOT)}: {name}")
+    assert found == []

@@ -2,13 +2,11 @@
 
 import sys
 
+import features as gist
 import numpy as np
-import paper_scripts
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-gist = paper_scripts.load("gist")
 
 
 def noise(n=1, side=32, seed=0):
@@ -143,7 +141,7 @@ def test_a_blank_image_has_no_features():
 
 @pytest.mark.parametrize("shape", [(32, 32), (2, 32, 33), (2, 32, 32, 4), (2, 16, 16), (2, 35, 35)])
 def test_bad_shapes(shape):
-    with pytest.raises(ValueError, match="wanted"):
+    with pytest.raises(ValueError, match="expected"):
         gist.describe(np.zeros(shape))
 
 
@@ -175,7 +173,7 @@ def test_script_rebuilds_and_compares(tmp_path, monkeypatch, capsys):
             tmp_path / f"{name}.bin", rng.integers(0, 10, 2), rng.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
         )
     output = tmp_path / "cifar10_gist512.npz"
-    monkeypatch.setattr(sys, "argv", ["gist.py", "--images", str(tmp_path), "--output", str(output)])
+    monkeypatch.setattr(sys, "argv", ["features.py", "--images", str(tmp_path), "--output", str(output)])
     gist.main()
     with np.load(output) as file:
         assert {name: file[name].shape for name in file.files} == {

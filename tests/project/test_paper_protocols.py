@@ -231,9 +231,9 @@ def test_methods_by_name_by_family_and_in_a_list():
 
 
 def test_own_method_of_the_documentation_is_in_the_table(run, tmp_path, monkeypatch):
-    """The file that docs/own_method.md shows, through the script as the page calls it."""
+    """The file that docs/metrics.md shows, through the script as the page calls it."""
     monkeypatch.chdir(tmp_path)
-    (block,) = (b for b in blocks_of(ROOT / "docs" / "own_method.md") if b.code.startswith("# median_pca.py"))
+    (block,) = (b for b in blocks_of(ROOT / "docs" / "metrics.md") if b.code.startswith("# median_pca.py"))
     (tmp_path / "median_pca.py").write_text(block.code)
     printed = run("--methods", "median_pca.py:MedianPCA", "LSH", "--bits", "8", "--runs", "2", "--pdf")
     assert printed.count("MedianPCA") == 2  # it takes a seed, so it runs twice

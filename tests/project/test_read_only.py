@@ -23,9 +23,9 @@ print(scq.__file__)
 SEARCH = """
 import numpy as np
 import scq_gpu as scq
-from scq_gpu.kernels import engines, hamming_numba
+from scq_gpu.kernels import hamming, hamming_numba
 
-engines.PAIRS = 1
+hamming.PAIRS = 1
 codes = np.random.default_rng(0).integers(0, 256, size=(300, 4), dtype=np.uint8)
 index = scq.HammingIndex(codes, 32)
 assert (index.search(codes[:5], 1)[0] == 0).all()

@@ -20,7 +20,6 @@ import scq_gpu as scq
 from scq_gpu.encoders.base import Encoder
 from scq_gpu.metrics.evaluation import Evaluation
 from scq_gpu.encoders.imported import ImportedEncoder
-from scq_gpu.encoders.memory import MemoryEstimate
 from scq_gpu.encoders.sweeps import BitSweep, ScalePath
 
 X = np.zeros((10, 4), dtype=np.float32)
@@ -66,9 +65,8 @@ assert_type(scq.convert(codes, 8, to=name), Any)
 assert_type(scq.pack(X), NDArray[np.uint8])
 assert_type(scq.unpack(codes, 8), NDArray[np.int8])
 
-assert_type(scq.evaluate(encoder, X, labels, X, labels), Evaluation)
+assert_type(scq.evaluate(encoder, X, X, labels, labels), Evaluation)
 assert_type(scq.metrics.mean_average_precision(codes, codes, labels, labels), float)
-assert_type(scq.estimate_memory(1000, 64, 32), MemoryEstimate)
 assert_type(scq.sweep_bits(X, (8, 16)), BitSweep)
 assert_type(scq.scale_path(X, 8, [0.5, 1.0]), ScalePath)
 """

@@ -81,7 +81,7 @@ def test_arrays_that_are_not_rows(tmp_path, shape):
 @pytest.mark.parametrize("dtype", ["c16", "U3", "M8[s]", "f4,i4"])
 def test_arrays_that_are_not_numbers(tmp_path, dtype):
     path = npy(tmp_path / "x.npy", np.zeros((3, 2), dtype=dtype))
-    with pytest.raises(RowFileError, match=r"x\.npy holds .*real numbers are wanted"):
+    with pytest.raises(RowFileError, match=r"x\.npy holds .*real numbers are expected"):
         open_rows(path)
 
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import scq_gpu as scq
 from scq_gpu.rows import distributed
 from scq_gpu.rows.basis import compute_basis
-from scq_gpu.rows.inputs import as_rows
 
 dask = pytest.importorskip("dask", reason="Dask is not installed (extra dask)")
 cluster = pytest.importorskip("distributed", reason="distributed is not installed (extra dask)")
@@ -193,11 +192,25 @@ def test_v_is_sent_once_a_pass_and_added_up_in_a_tree(local, monkeypatch):
 def test_a_sample_is_of_the_rows_asked_for(local, kept):
     x = np.random.default_rng(0).standard_normal((100, D))
     places = np.array([0, 7, 9, 10, 29, 64, 99])  # of chunks of 10, most of which have none
-    rows = as_rows(da.from_array(x, chunks=((10,) * 7 + (0, 30), D)), device=None)
+    rows = distributed.DaskRows(da.from_array(x, chunks=((10,) * 7 + (0, 30), D)), device=None)
     basis = compute_basis(rows.moments(), n_bits=3, n_components=5, scale=2.0, eps=1e-12, xp=rows.xp)
     with dask.config.set({distributed.PERSIST: kept}):
         (block,) = rows.project(basis).sample(places).kept
     np.testing.assert_allclose(block, 2.0 * (x - x.mean(0))[places] @ basis.P, atol=1e-12)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_batches_of_chunks_are_those_of_the_array(local, monkeypatch, kept):
+    """Fits for classes learn from the same batches, however the rows are cut into chunks."""
+    monkeypatch.setattr("scq_gpu.training.loop.BATCH_ROWS", 250)
+    rng = np.random.default_rng(0)
+    x = rng.choice([-2.0, 2.0], size=(1100, D)) + rng.standard_normal((1100, D))
+    chunked = da.from_array(x, chunks=((100, 0, 700, 299, 1), D))
+    with dask.config.set({distributed.PERSIST: kept}):
+        there = scq.OgE(6, preserve="classes", random_state=0).fit(chunked)
+    here = scq.OgE(6, preserve="classes", random_state=0).fit(x)
+    assert there.n_iter_ == here.n_iter_ == 2
+    np.testing.assert_allclose(there.components_, here.components_, atol=1e-9)
 
 
 # ---- encode, transform, project ----
@@ -336,5 +349,5 @@ def test_a_device_is_the_chunks_affair():
 
 @pytest.mark.parametrize("Encoder", [scq.LSH, scq.PCAH, scq.SpH])
 def test_encoders_that_go_through_the_rows_say_so(local, Encoder):
-    with pytest.raises(TypeError, match=r"X is a Dask array, whose rows stay with their workers; .* Fit OnE or OgE"):
+    with pytest.raises(TypeError, match=r"X is a Dask array, whose rows stay .* Only OnE and OgE learn"):
         Encoder(n_bits=8).fit(rows())

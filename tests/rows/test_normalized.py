@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import scq_gpu as scq
-from scq_gpu.rows.normalized import NormalizedRows
+from scq_gpu.rows.changed import normalize_rows
 from scq_gpu.rows.sources import ArrayRows, open_rows
 
 
@@ -18,7 +18,7 @@ def unit(X):
 @pytest.mark.parametrize("size", [1, 7, 40, 1000])
 def test_blocks_are_rows_over_their_lengths(dtype, size):
     X = np.random.default_rng(0).uniform(1, 100, (40, 5)).astype(dtype)
-    rows = NormalizedRows(X)
+    rows = normalize_rows(X)
     blocks = list(rows.blocks(size))
     assert [len(block) for block in blocks] == [min(size, 40 - i) for i in range(0, 40, size)]
     assert all(block.dtype == rows.dtype for block in blocks)
@@ -31,14 +31,14 @@ def test_blocks_are_rows_over_their_lengths(dtype, size):
 
 def test_squares_of_narrow_integers_do_not_overflow():
     X = np.full((3, 4), 127, dtype=np.int8)
-    np.testing.assert_allclose(next(iter(NormalizedRows(X).blocks(3))), 0.5)
+    np.testing.assert_allclose(next(iter(normalize_rows(X).blocks(3))), 0.5)
     X = np.full((3, 4), -128, dtype=np.int8)
-    np.testing.assert_allclose(next(iter(NormalizedRows(X).blocks(3))), -0.5)
+    np.testing.assert_allclose(next(iter(normalize_rows(X).blocks(3))), -0.5)
 
 
 def test_blocks_from_a_row_on():
     X = np.random.default_rng(0).standard_normal((20, 3))
-    np.testing.assert_allclose(np.concatenate(list(NormalizedRows(X).blocks(4, first=7))), unit(X)[7:])
+    np.testing.assert_allclose(np.concatenate(list(normalize_rows(X).blocks(4, first=7))), unit(X)[7:])
 
 
 @pytest.mark.parametrize("zero", [0, 6, 7, 19])
@@ -49,7 +49,7 @@ def test_zero_rows_are_located(zero, first):
     X[-1] = 0  # a later one is not the one to name
     named = zero if zero >= first else 19
     with pytest.raises(ValueError, match=rf"row {named}\b.* is zero .*metric='cosine'.*metric='l2'"):
-        list(NormalizedRows(X).blocks(7, first=first))
+        list(normalize_rows(X).blocks(7, first=first))
 
 
 def test_zero_rows_of_files_are_located_there(tmp_path):
@@ -58,24 +58,24 @@ def test_zero_rows_of_files_are_located_there(tmp_path):
     np.save(tmp_path / "a.npy", X[:10])
     np.save(tmp_path / "b.npy", X[10:])
     with pytest.raises(ValueError, match=r"row 3 of .*b\.npy.* is zero"):
-        list(NormalizedRows(open_rows([tmp_path / "a.npy", tmp_path / "b.npy"])).blocks(6))
+        list(normalize_rows(open_rows([tmp_path / "a.npy", tmp_path / "b.npy"])).blocks(6))
 
 
 def test_sources_and_namespaces(tmp_path):
     X = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
     np.save(tmp_path / "x.npy", X)
-    rows = NormalizedRows(open_rows(tmp_path / "x.npy"))
+    rows = normalize_rows(open_rows(tmp_path / "x.npy"))
     np.testing.assert_allclose(np.concatenate(list(rows.blocks(6))), unit(X), rtol=1e-6)
     assert all(facts["normalized"] for facts in rows.identity())
-    strict = NormalizedRows(array_api_strict.asarray(X))
+    strict = normalize_rows(array_api_strict.asarray(X))
     block = next(strict.blocks(20))
     assert type(block) is type(array_api_strict.asarray(X))
     np.testing.assert_allclose(np.from_dlpack(block), unit(X), rtol=1e-6)
-    assert NormalizedRows(ArrayRows(X, label="mine")).label == "mine"
+    assert normalize_rows(ArrayRows(X, label="mine")).label == "mine"
 
 
 def test_an_encoder_learns_the_same_from_them_as_from_normalized_rows():
     X = np.random.default_rng(0).standard_normal((300, 12)) * np.geomspace(1, 50, 300)[:, None] + 2
-    lazily, beforehand = (scq.OgE(8, random_state=0).fit(rows) for rows in (NormalizedRows(X), unit(X)))
+    lazily, beforehand = (scq.OgE(8, random_state=0).fit(rows) for rows in (normalize_rows(X), unit(X)))
     np.testing.assert_allclose(lazily.components_, beforehand.components_, atol=1e-8)
-    np.testing.assert_array_equal(lazily.encode(NormalizedRows(X)), beforehand.encode(unit(X)))
+    np.testing.assert_array_equal(lazily.encode(normalize_rows(X)), beforehand.encode(unit(X)))

@@ -10,7 +10,7 @@ from fake_gpu import EagerGpu, FakeEvent, FakeGpu
 from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
-from scq_gpu.rows import passes
+from scq_gpu.rows import blocks
 from scq_gpu.rows.stream import SHARE_OF_FREE, fits, join_rows, stream_rows
 
 
@@ -58,9 +58,10 @@ def test_blocks_that_stay_are_whole_when_all_have_gone_by(n):
 
 
 @pytest.mark.parametrize("heights", [[1], [3, 3, 3, 3], [10], [10, 1, 4, 4, 4], [2, 12, 2, 7, 1]])
-def test_pieces_are_joined_up_to_the_size_of_a_block(heights):
+def test_pieces_are_joined_up_to_the_size_of_a_block(monkeypatch, heights):
+    monkeypatch.setattr("scq_gpu.rows.stream.block_bytes", lambda x: 10 * x.shape[1] * x.itemsize)
     pieces = [np.full((height, 3), number, dtype=np.float32) for number, height in enumerate(heights)]
-    joined = list(join_rows(iter(pieces), lambda x: 10 * x.shape[1] * x.itemsize, xp=np))
+    joined = list(join_rows(iter(pieces)))
     np.testing.assert_array_equal(np.concatenate(joined), np.concatenate(pieces))
     lengths = [len(X) for X in joined]
     assert all(length <= max(10, *heights) for length in lengths)
@@ -149,8 +150,8 @@ def test_any_layout_goes_through_the_staging_buffers(X):
 def gpu(monkeypatch):
     """A GPU under every NumPy array, with small blocks; products in one thread, as where NumPy's go over threads."""
     gpu = EagerGpu()
-    monkeypatch.setattr(passes, "cuda_device_of", lambda x: gpu)
-    monkeypatch.setattr(passes, "block_bytes", lambda x: 0)  # blocks of 128 rows
+    monkeypatch.setattr(blocks, "cuda_device_of", lambda x: gpu)
+    monkeypatch.setattr(blocks, "block_bytes", lambda x: 0)  # blocks of 128 rows
     with threadpool_limits(1):
         yield gpu
 
@@ -168,7 +169,7 @@ BLOCKS = 8  # of 128 rows
 def plain(X, monkeypatch):
     """A fit without the GPU, in the same blocks."""
     with monkeypatch.context() as patch:
-        patch.setattr(passes, "cuda_device_of", lambda x: None)
+        patch.setattr(blocks, "cuda_device_of", lambda x: None)
         return scq.OgE(**PARAMETERS).fit(X)
 
 

@@ -11,7 +11,7 @@ import pytest
 from row_files import X, hdf5, npy, zarr_array
 
 import scq_gpu as scq
-from scq_gpu._core import host_memory
+from scq_gpu._core import machine as host_memory
 from scq_gpu.rows.sources import stores
 
 pytest.importorskip("zarr", reason="zarr is not installed")

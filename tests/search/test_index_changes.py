@@ -1,6 +1,7 @@
-"""An index that changes: ids, removal, factors, files of today and of before, and many threads at once."""
+"""An index that changes: ids, removal, factors, files, and many threads at once."""
 
 import copy
+import hashlib
 import json
 import pickle
 import threading
@@ -52,6 +53,19 @@ def check(index, live, k=12):
         assert (ids[0, len(live) :] == -1).all()
 
 
+def test_a_snapshot_does_not_change_with_its_index():
+    index = HammingIndex(codes_of(np.arange(30)), 32)
+    before = index.snapshot()
+    assert not index.has_ids
+    index.add(codes_of([70])).remove([3])
+    check(before, np.arange(30))
+    assert index.has_ids
+    assert not before.has_ids
+    np.testing.assert_array_equal(before.encoded_ids, np.arange(30))
+    words = HammingIndex(codes_of([0, 1]), 32, ids=["é", "b"])
+    assert words.encoded_ids.tolist() == [b"b", "é".encode()]
+
+
 # -- add and remove -----------------------------------------------------------------------------------------------
 
 
@@ -79,12 +93,13 @@ def test_remove_in_any_namespace(asarray, factors):
     index.remove(asarray(np.array([0, 7, 19]))).add(asarray(wide(codes[:1], 1) if factors else codes[:1]))
     assert index.ids.tolist() == [*range(1, 7), *range(8, 19), 19]
     assert index.has_factors is factors
-    kept, _, stored = index.tensors()
+    stored = index.tensors()
+    assert ("factors" in stored) is factors
     expected = np.concatenate([codes[[*range(1, 7), *range(8, 19)]], codes[:1]])
-    np.testing.assert_array_equal(np.concatenate(kept), expected)
+    np.testing.assert_array_equal(np.concatenate(stored["codes"]), expected)
     if factors:
         halves = np.concatenate([wide(codes)[[*range(1, 7), *range(8, 19)]], wide(codes[:1], 1)])[:, 4:]
-        np.testing.assert_array_equal(np.concatenate(stored), np.ascontiguousarray(halves).view("<f2"))
+        np.testing.assert_array_equal(np.concatenate(stored["factors"]), np.ascontiguousarray(halves).view("<f2"))
 
 
 def test_unknown_ids_are_named_and_nothing_is_removed():
@@ -232,30 +247,31 @@ def test_save_and_load(tmp_path, factors, with_ids, n_bits):
     grown.save(tmp_path / "i.safetensors")  # over the file that it reads from
     again = HammingIndex.load(tmp_path / "i.safetensors")
     np.testing.assert_array_equal(again.ids, grown.ids)
-    np.testing.assert_array_equal(np.concatenate(again.tensors()[0]), np.concatenate(grown.tensors()[0]))
+    np.testing.assert_array_equal(np.concatenate(again.tensors()["codes"]), np.concatenate(grown.tensors()["codes"]))
 
 
 @pytest.mark.parametrize("with_ids", [False, True])
-@pytest.mark.parametrize("distance", ["hamming", "spherical", None])
-def test_files_of_before_load(tmp_path, with_ids, distance):
-    """Laid out by hand as they were: ids, then codes; no factors, no fingerprint, at first no distance."""
+@pytest.mark.parametrize("distance", ["hamming", "spherical"])
+def test_a_file_laid_out_by_hand_loads(tmp_path, with_ids, distance):
+    """Ids, then codes, then digests of the header and of these; no factors and no fingerprint."""
     n_bits, ids = 12, np.arange(40, dtype="<i8") * 3 + 1
     codes = codes_of(ids, width=2) & np.array([255, 15], dtype=np.uint8)
     contract = "bit k = [x.w_k >= t_k]; byte k//8, position k%8, LSB first; padding 0; v1"
     metadata = {"format": "scq_gpu.HammingIndex v1", "n_bits": str(n_bits), "bit_contract": contract}
-    if distance is not None:
-        metadata["distance"] = distance
+    metadata["distance"] = distance
     header, at, body = {"__metadata__": metadata}, 0, b""
     for name, tensor, kind in [("ids", ids, "I64")] * with_ids + [("codes", codes, "U8")]:
         data = tensor.tobytes()
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, at + len(data)]}
         at, body = at + len(data), body + data
+    header["digests"] = {"dtype": "U8", "shape": [2, 32], "data_offsets": [at, at + 64]}
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % 64)
-    (tmp_path / "old.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + body)
-    index = HammingIndex.load(tmp_path / "old.safetensors")
+    body += hashlib.sha256(text).digest() + hashlib.sha256(body).digest()
+    (tmp_path / "hand.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + body)
+    index = HammingIndex.load(tmp_path / "hand.safetensors", verify=True)
     assert len(index) == 40
-    assert index.distance == (distance or "hamming")
+    assert index.distance == distance
     assert not index.has_factors
     expected = ids if with_ids else np.arange(40)
     np.testing.assert_array_equal(index.ids, expected)
@@ -338,8 +354,9 @@ def test_threads_that_add_remove_and_search(tmp_path):
         assert np.isin(stay, ids).all()
         index.save(tmp_path / f"{number}")
         saved = HammingIndex.load(tmp_path / f"{number}")
-        codes, ids, _ = saved.tensors()
-        np.testing.assert_array_equal(codes_of(np.arange(len(saved)) if ids is None else ids), np.concatenate(codes))
+        stored = saved.tensors()
+        (ids,) = stored.get("ids", [np.arange(len(saved))])
+        np.testing.assert_array_equal(codes_of(ids), np.concatenate(stored["codes"]))
 
     threads = [threading.Thread(target=write, args=(i,)) for i in range(3)]
     threads += [threading.Thread(target=search, args=(i,)) for i in (3, 4)] + [threading.Thread(target=look, args=(5,))]

@@ -67,12 +67,17 @@ def test_digests_are_per_block_and_name_it(path, monkeypatch, block):
     scq.HammingIndex.load(path)  # which does not look
 
 
-def test_files_of_before_load_but_cannot_be_verified(path):
+def test_files_without_digests_or_distance_are_rejected(path):
     header, data = read(path)
+    write(path, header | {"__metadata__": header["__metadata__"] | {"distance": "none"}}, data)
+    refused(path, "its distance is 'none', not one of hamming, spherical")
+    del header["__metadata__"]["distance"]
+    write(path, header, data)
+    refused(path, "its distance is None")
+    header["__metadata__"]["distance"] = "hamming"
     end = header.pop("digests")["data_offsets"][0]
     write(path, header, data[:end])
-    assert len(scq.HammingIndex.load(path)) == 500
-    refused(path, "before there were digests", verify=True)
+    refused(path, "it has no digests")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from scq_gpu.search import rescoring
-from scq_gpu.search.asymmetric import rescore
+from scq_gpu.search import rescore, rescoring
 
 
 def rows(n, d=6, seed=0, spread=0.5):

@@ -6,7 +6,6 @@ import pytest
 
 import scq_gpu as scq
 from scq_gpu._core.factors import join_factors, split_factors
-from scq_gpu.kernels import engines
 from scq_gpu.search.index import HammingIndex
 from scq_gpu.search.scoring import row_factors
 
@@ -18,7 +17,7 @@ METRICS = ["l2", "cosine", "ip"]
 def asarray(request, monkeypatch):
     if request.param == "numba":
         pytest.importorskip("numba")
-    monkeypatch.setattr(engines, "PAIRS", 0 if request.param == "numba" else 1 << 62)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
     return ENGINES[request.param]
 
 
@@ -139,7 +138,7 @@ def test_engines_agree(monkeypatch):
         for metric in METRICS:
             answers = []
             for pairs in (0, 1 << 62):
-                monkeypatch.setattr(engines, "PAIRS", pairs)
+                monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", pairs)
                 answers.append(index.search_asymmetric(encoder, Q, 40, metric=metric))
             np.testing.assert_array_equal(answers[0][1], answers[1][1])
             np.testing.assert_allclose(answers[0][0], answers[1][0], rtol=1e-6, atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scq_gpu.kernels import engines
+from scq_gpu.kernels.hamming import PAIRS
 from scq_gpu.kernels.search import HAMMING, SPHERICAL, searcher
 from scq_gpu.search.index import HammingIndex
 
@@ -32,7 +32,7 @@ def asarray(request, monkeypatch):
     """Array maker of each namespace; "numba" is NumPy with the compiled loops forced on."""
     if request.param == "numba":
         pytest.importorskip("numba")
-    monkeypatch.setattr(engines, "PAIRS", 0 if request.param == "numba" else 1 << 62)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
     return ENGINES[request.param]()
 
 
@@ -102,7 +102,7 @@ def test_search_is_brute_force(asarray, n_bits, n_k):
 @pytest.mark.parametrize("n_bits", [8, 32, 64, 128, 256, 1000])
 def test_search_is_faiss(n_bits, monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(engines, "PAIRS", 0)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0)
     codes, queries = random_codes(5000, n_bits, spread=0.7), random_codes(40, n_bits, seed=1, spread=0.7)
     flat = faiss.IndexBinaryFlat(8 * codes.shape[1])
     flat.add(codes)
@@ -197,7 +197,7 @@ def test_codes_that_are_not_contiguous(asarray):
 
 def test_searches_from_many_threads(monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(engines, "PAIRS", 0)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0)
     codes, queries = random_codes(3000, 64), random_codes(30, 64, seed=1)
     index, expected = HammingIndex(codes, 64), brute_knn(queries, codes, 10, 64)
     answers = []
@@ -299,7 +299,7 @@ def test_save_and_load(tmp_path, n_bits, with_ids):
 
 def test_compiled_loops_search_a_memory_map_in_place(tmp_path, monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(engines, "PAIRS", 0)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0)
     codes = random_codes(1000, 64)
     HammingIndex(codes, 64, ids=np.arange(1000) + 5).save(tmp_path / "index")
     d, ids = HammingIndex.load(tmp_path / "index").search(codes[:9], 4)
@@ -394,7 +394,7 @@ def test_one_place_decides_the_engine(monkeypatch):
     pytest.importorskip("numba")
     from scq_gpu.kernels import hamming_numba
 
-    assert searcher(codes, engines.PAIRS) is hamming_numba
-    assert searcher(codes, engines.PAIRS - 1) is HAMMING
+    assert searcher(codes, PAIRS) is hamming_numba
+    assert searcher(codes, PAIRS - 1) is HAMMING
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert searcher(codes, 1 << 40) is HAMMING

@@ -4,9 +4,8 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from scq_gpu.kernels import asymmetric, engines
-from scq_gpu.search.asymmetric import asymmetric_search, rescore
-from scq_gpu.search.index import HammingIndex
+from scq_gpu.kernels import asymmetric
+from scq_gpu.search import HammingIndex, rescore
 
 
 def _torch():
@@ -25,7 +24,7 @@ ENGINES = {
 def asarray(request, monkeypatch):
     if request.param == "numba":
         pytest.importorskip("numba")
-    monkeypatch.setattr(engines, "PAIRS", 0 if request.param == "numba" else 1 << 62)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
     return ENGINES[request.param]()
 
 
@@ -73,7 +72,7 @@ def test_asymmetric_is_brute_force(asarray, n_bits, with_levels):
         encoder.levels_ = asarray(levels)
     codes = encoder.encode(X)
     expected, _, full = brute(encoder.project(Q), codes, levels, n_bits, 25)
-    d, ids = asymmetric_search(encoder, Q, HammingIndex(asarray(codes), n_bits), 25)
+    d, ids = HammingIndex(asarray(codes), n_bits).search_asymmetric(encoder, Q, 25)
     assert type(d) is type(asarray(codes))
     np.testing.assert_allclose(host(d), expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(np.take_along_axis(full, host(ids), axis=1), expected, rtol=1e-4, atol=1e-4)
@@ -87,13 +86,13 @@ def test_equal_codes_are_ordered_by_id(asarray):
     X = np.random.default_rng(0).standard_normal((1, 20))
     codes = np.repeat(encoder.encode(X), 50, axis=0)
     index = HammingIndex(asarray(codes), 16, ids=np.arange(50)[::-1] * 2)
-    assert host(asymmetric_search(encoder, X, index, 7)[1]).tolist() == [[0, 2, 4, 6, 8, 10, 12]]
+    assert host(index.search_asymmetric(encoder, X, 7)[1]).tolist() == [[0, 2, 4, 6, 8, 10, 12]]
 
 
 def test_fewer_codes_than_k(asarray):
     encoder = StandIn(12)
     X = np.random.default_rng(0).standard_normal((3, 20))
-    d, ids = asymmetric_search(encoder, X, HammingIndex(asarray(encoder.encode(X)), 12), 5)
+    d, ids = HammingIndex(asarray(encoder.encode(X)), 12).search_asymmetric(encoder, X, 5)
     assert np.isinf(host(d)[:, 3:]).all()
     assert np.isfinite(host(d)[:, :3]).all()
     assert (host(ids)[:, 3:] == -1).all()
@@ -122,7 +121,7 @@ def test_asymmetric_recalls_more_than_hamming():
     def recall(ids):
         return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(ids[:, :100].tolist(), true.tolist(), strict=True)])
 
-    hamming, asymmetric = index.search(encoder.encode(Q), 100)[1], asymmetric_search(encoder, Q, index, 100)[1]
+    hamming, asymmetric = index.search(encoder.encode(Q), 100)[1], index.search_asymmetric(encoder, Q, 100)[1]
     assert recall(asymmetric) > recall(hamming) + 0.05
 
 
@@ -174,10 +173,10 @@ def test_bad_input_is_named():
     nan[3, 0] = np.nan
     ids = np.zeros((5, 2), dtype=int)
     bad = [
-        (lambda: asymmetric_search(encoder, nan, index, 1), "NaN or inf, first nan at row 3"),
-        (lambda: asymmetric_search(encoder, X, index, 0), "k=0"),
-        (lambda: asymmetric_search(StandIn(13), X, index, 1), "n_bits=13 and the index holds n_bits=12"),
-        (lambda: rescore(X, X[:, :3], ids), r"\(queries, 3\) is wanted"),
+        (lambda: index.search_asymmetric(encoder, nan, 1), "NaN or inf, first nan at row 3"),
+        (lambda: index.search_asymmetric(encoder, X, 0), "k=0"),
+        (lambda: index.search_asymmetric(StandIn(13), X, 1), "n_bits=13 and the index holds n_bits=12"),
+        (lambda: rescore(X, X[:, :3], ids), r"\(queries, 3\) is expected"),
         (lambda: rescore(X, X, ids[:2]), "each of the 5 queries"),
         (lambda: rescore(X, X, ids * 1.0), "dtype float64"),
         (lambda: rescore(X, X, ids + 5), "ids run from 5 to 5"),
@@ -196,7 +195,7 @@ def test_equal_codes_are_equally_far_and_come_lowest_id_first(asarray, n_bits):
     encoder = StandIn(n_bits)
     few = encoder.encode(rng.standard_normal((40, 20)))
     which = rng.integers(40, size=20_011)
-    d, ids = asymmetric_search(encoder, rng.standard_normal((7, 20)), HammingIndex(asarray(few[which]), n_bits), 5000)
+    d, ids = HammingIndex(asarray(few[which]), n_bits).search_asymmetric(encoder, rng.standard_normal((7, 20)), 5000)
     for distances, rows in zip(host(d), host(ids), strict=True):
         assert (np.diff(distances) >= 0).all()
         for distance in np.unique(distances):

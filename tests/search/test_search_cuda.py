@@ -9,9 +9,8 @@ import pytest
 from cuda_on_cpu import COMPILER, fake_cupy
 from cuda_on_cpu.cases import SEED
 
-from scq_gpu._core import devices
-from scq_gpu.kernels.cuda import calls, search
-from scq_gpu.kernels.cuda.geometry import MAX_K
+from scq_gpu._core import arrays as devices
+from scq_gpu.kernels.cuda import hamming
 from scq_gpu.kernels.search import HAMMING, searcher
 from scq_gpu.search.index import HammingIndex
 
@@ -41,7 +40,7 @@ def by_pair(found):
 @pytest.mark.parametrize(("n", "n_bits", "k"), [(300, 20, 7), (50, 64, 50), (9, 8, 12), (1, 1000, 3)])
 def test_engine_agrees_with_numpy(n, n_bits, k):
     codes, queries = codes_of(n, n_bits), codes_of(5, n_bits, seed=1)
-    engine = calls.CodeSearch([fake_cupy.array(codes)])
+    engine = hamming.CodeSearch([fake_cupy.array(codes)])
     on_device = fake_cupy.array(queries)
     found = engine.knn(on_device, [codes], k, n_bits=n_bits)
     for result, expected in zip(found, HAMMING.knn(queries, [codes], k, n_bits=n_bits), strict=True):
@@ -55,16 +54,16 @@ def test_engine_agrees_with_numpy(n, n_bits, k):
 
 
 def test_range_search_in_blocks_of_queries(monkeypatch):
-    monkeypatch.setattr(search, "_RANGE_QUERIES", 3)
+    monkeypatch.setattr(hamming.Database, "range_queries", 3)
     codes, queries = codes_of(200, 16), codes_of(8, 16, seed=1)
-    within = calls.CodeSearch([fake_cupy.array(codes)]).within(fake_cupy.array(queries), [codes], 5)
+    within = hamming.CodeSearch([fake_cupy.array(codes)]).within(fake_cupy.array(queries), [codes], 5)
     assert by_pair(within) == by_pair(HAMMING.within(queries, [codes], 5))
 
 
 def test_one_place_decides():
     codes = fake_cupy.array(codes_of(4, 1024))
-    assert searcher(codes, 1, k=MAX_K) is calls.CodeSearch
-    assert searcher(codes, 1, k=MAX_K + 1) is HAMMING
+    assert searcher(codes, 1, k=hamming.MAX_K) is hamming.CodeSearch
+    assert searcher(codes, 1, k=hamming.MAX_K + 1) is HAMMING
     assert searcher(fake_cupy.array(codes_of(4, 1032)), 1) is HAMMING
     assert searcher(np.asarray(codes), 1) is HAMMING
 
@@ -72,12 +71,12 @@ def test_one_place_decides():
 def test_index_builds_its_database_once_and_again_after_add(monkeypatch):
     built = []
 
-    class Noted(calls.CodeSearch):
+    class Noted(hamming.CodeSearch):
         def __init__(self, parts):
             built.append(len(parts[0]))
             super().__init__([fake_cupy.array(parts[0])])  # NumPy forgets whose arrays it joins
 
-    monkeypatch.setattr(calls, "CodeSearch", Noted)
+    monkeypatch.setattr(hamming, "CodeSearch", Noted)
     codes, queries = codes_of(120, 24), codes_of(6, 24, seed=1)
     index, expected = HammingIndex(fake_cupy.array(codes), n_bits=24), HammingIndex(codes, n_bits=24)
 

@@ -39,7 +39,7 @@ def test_k_far_above_the_codes_costs_nothing(k):
 
 
 def test_answers_that_no_memory_holds_are_refused(monkeypatch):
-    from scq_gpu._core import host_memory
+    from scq_gpu._core import machine as host_memory
 
     monkeypatch.setattr(host_memory, "_machine_bytes", lambda: 1000)
     monkeypatch.setattr(host_memory, "_container_bytes", lambda: None)

@@ -85,7 +85,7 @@ def test_full_buckets_fall_back_to_the_scan(monkeypatch):
     """All codes equal: tables would return the whole database, and say so instead."""
     monkeypatch.setattr(multi_index, "_MIN_ROWS", 1000)
     codes = np.zeros((5000, 8), dtype=np.uint8)
-    assert multi_index.plan([codes], 64, 2) is None
+    assert multi_index.choose_plan([codes], 64, 2) is None
     plan = multi_index.Plan(multi_index.cut(64, 4), multi_index.chunk_radii(4, 2), 0.0, 0.0)
     assert multi_index.MultiIndex([codes], plan).within(codes[:3], 2) is None
     index = HammingIndex(codes, 64)
@@ -96,10 +96,10 @@ def test_full_buckets_fall_back_to_the_scan(monkeypatch):
 
 def test_plans_only_where_tables_can_win():
     uniform = random_codes(200_000, 64, 0, 1.0)
-    plan = multi_index.plan([uniform], 64, 2)
+    plan = multi_index.choose_plan([uniform], 64, 2)
     assert plan is not None
     assert plan.query_cost < 200_000 / 20
-    assert multi_index.plan([uniform[:1000]], 64, 2) is None  # too few codes
-    assert multi_index.plan([uniform], 64, 32) is None  # too large a radius
+    assert multi_index.choose_plan([uniform[:1000]], 64, 2) is None  # too few codes
+    assert multi_index.choose_plan([uniform], 64, 32) is None  # too large a radius
     few_bits = np.packbits(np.arange(200_000)[:, None] % 4 == np.arange(4), axis=1, bitorder="little")
-    assert multi_index.plan([few_bits], 4, 1) is None  # four different codes
+    assert multi_index.choose_plan([few_bits], 4, 1) is None  # four different codes

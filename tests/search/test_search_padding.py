@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import scq_gpu as scq
-from scq_gpu.kernels import engines
 from scq_gpu.kernels.search import HAMMING
 
 hamming_numba = pytest.importorskip("scq_gpu.kernels.hamming_numba")
@@ -45,7 +44,7 @@ def test_compiled_loops_count_every_bit_and_write_nowhere_else(n_bits, n, k, q):
 
 
 def test_an_array_that_its_owner_changed(monkeypatch):
-    monkeypatch.setattr(engines, "PAIRS", 1)
+    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 1)
     database = np.zeros((20_000, 2), dtype=np.uint8)
     index = scq.HammingIndex(database, 9)
     database[:, 1] = 0xFE

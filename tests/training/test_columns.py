@@ -10,7 +10,7 @@ from v_step_problems import problems
 from scq_gpu._core.arrays import namespace
 from scq_gpu.training.loop import loss
 from scq_gpu.training.orthogonal import fit_orthogonal
-from scq_gpu.training.orthonormal import fit_orthonormal, fit_orthonormal_patiently
+from scq_gpu.training.orthonormal import fit_orthonormal
 from scq_gpu.training.secular import minimize_on_sphere
 
 XP = namespace(np.empty(0))
@@ -18,7 +18,7 @@ XP = namespace(np.empty(0))
 
 def one(lam, M):
     V, _, found = fit_orthonormal(lam, M[None], xp=XP)
-    return (V if found.all() else fit_orthonormal_patiently(lam, M[None], xp=XP)[0])[0]
+    return (V if found.all() else fit_orthonormal(lam, M[None], patient=True, xp=XP)[0])[0]
 
 
 @given(problems())
@@ -108,7 +108,7 @@ def test_batch_is_the_problems_one_by_one():
     lam = np.sort(rng.exponential(size=(3, 20)))[:, ::-1].copy()
     M = rng.standard_normal((3, 20, 7)) * 0.3
     together, _, found = fit_orthonormal(lam, M, xp=XP)
-    patiently = fit_orthonormal_patiently(lam, M, xp=XP)[0]
+    patiently = fit_orthonormal(lam, M, patient=True, xp=XP)[0]
     orthogonal = fit_orthogonal(lam, M, ridge=0.1, xp=XP)
     for r in range(3):
         alone, _, found_alone = fit_orthonormal(lam[r], M[r : r + 1], xp=XP)
@@ -133,9 +133,9 @@ def test_a_start_changes_the_way_not_the_answer():
     rng = np.random.default_rng(8)
     lam = np.logspace(1, -2, 30)
     M = rng.standard_normal((1, 30, 9)) * np.sqrt(lam)[:, None] * 0.2
-    cold = fit_orthonormal_patiently(lam, M, xp=XP)
+    cold = fit_orthonormal(lam, M, patient=True, xp=XP)
     for factor in (1.0, 1.5, 1e-3, 1e3):
-        V, tau = fit_orthonormal_patiently(lam, M, start=cold[1] * factor, xp=XP)
+        V, tau, _ = fit_orthonormal(lam, M, start=cold[1] * factor, patient=True, xp=XP)
         np.testing.assert_allclose(V, cold[0], atol=1e-8)
         np.testing.assert_allclose(tau, cold[1], rtol=1e-7)
     assert fit_orthonormal(lam, M, start=cold[1], xp=XP)[2].all()

@@ -9,10 +9,11 @@ from v_step_problems import problems
 
 import scq_gpu as scq
 from scq_gpu._core.arrays import namespace
+from scq_gpu.kernels.linalg import orthonormalize, polar
 from scq_gpu.rows.basis import compute_basis
-from scq_gpu.rows.passes import ProjectedRows, Rows
-from scq_gpu.training.joint import fit_joint_orthogonal, fit_joint_orthonormal
-from scq_gpu.training.linalg import orthonormalize, polar
+from scq_gpu.rows.blocks import Rows
+from scq_gpu.rows.projected import ProjectedRows
+from scq_gpu.training.joint import fit_joint_orthogonal, fit_joint_orthonormal, orthonormal_step
 from scq_gpu.training.loop import loss, train
 
 XP = namespace(np.empty(0))
@@ -213,10 +214,10 @@ def test_starts_side_by_side_end_each_in_its_own_time(digits):
     starts = [np.linalg.qr(np.random.default_rng(seed).standard_normal((20, 6)))[0] for seed in range(3)]
     rows = Rows(X)
     basis = compute_basis(rows.moments(), n_bits=6, n_components=20, eps=2e-16, xp=XP)
-    step = scq.OnE(n_bits=6)._v_step(0.0, XP)
+    step = orthonormal_step(xp=XP)
 
     def run(V):
-        return train(rows.project(basis), basis.lam, V, step=step, ridge=0.0, tol=1e-3, iterations=range(1, 101),
+        return train(rows.project(basis), basis.lam, V, step=step, tol=1e-3, iterations=range(1, 101),
                      xp=XP)  # fmt: skip
 
     together = run(np.stack(starts))

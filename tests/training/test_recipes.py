@@ -1,28 +1,24 @@
 """What "auto" comes to, for either aim; and that what is preserved is preserved."""
 
-import json
+import itertools
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 import scq_gpu as scq
-from scq_gpu.io.models import digest
+from scq_gpu.encoders.scq import make_recipe
 
 ENCODERS = [scq.OgE, scq.OnE]
 
 # n_bits: (n_components, ridge of OgE, start), written out by hand
 NEIGHBORS = {
-    8: (256, 0.7, "itq"),
-    16: (256, 0.49497475, "itq"),
-    32: (256, 0.35, "itq"),
-    33: (512, 0.4, "itq"),
-    64: (512, 0.4, "itq"),
-    128: (512, 0.4, "itq"),
-    256: (512, 0.4, "itq"),
-    384: (768, 0.4, "itq"),
+    8: (256, 1.0, "itq"),
+    32: (256, 1.0, "itq"),
+    33: (256, 1.0, "itq"),
+    128: (256, 1.0, "itq"),
+    129: (258, 1.0, "itq"),
+    384: (768, 1.0, "itq"),
 }
-STRETCH = {33: 0.00665912, 64: 0.15, 128: 0.3, 256: 0.45, 384: 0.45}  # of OgE for neighbors, else 0
 CLASSES = {
     8: (512, 0.12125733, "longer_code"),
     12: (512, 0.07157961, "longer_code"),
@@ -43,26 +39,28 @@ CLASSES = {
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_table_of_recipes(Encoder, preserve, n_bits):
     n_components, ridge, start = {"neighbors": NEIGHBORS, "classes": CLASSES}[preserve][n_bits]
-    neighbors, free = preserve == "neighbors", Encoder is scq.OgE
-    recipe = Encoder(n_bits, preserve=preserve)._recipe()
-    assert recipe.n_components == n_components
-    assert recipe.ridge == pytest.approx(ridge if free else 0.0, abs=1e-8)
-    assert recipe.scale is None
-    assert recipe.scale_factor == (0.6 if neighbors and not free else 1.0)
-    assert recipe.flatten is neighbors
-    assert recipe.stretch == pytest.approx(STRETCH.get(n_bits, 0.0) if neighbors and free else 0.0, abs=1e-8)
-    assert recipe.start == start
-    assert recipe.max_iter == (12 if neighbors else 100)
-    assert recipe.fixed is neighbors
+    recipe = make_recipe(Encoder(n_bits, preserve=preserve))
+    expected = (preserve, n_components, pytest.approx(ridge, abs=1e-8), None, start, None)
+    assert recipe == (expected if Encoder is scq.OgE else (*expected[:2], None, *expected[3:]))
+    assert len(recipe) <= 6
+
+
+@pytest.mark.parametrize("preserve", ["neighbors", "classes"])
+def test_rules_are_continuous_in_the_length(preserve):
+    """From one length to the next, neither components nor ridge jump: by a share of a bit or two at most."""
+    recipes = [make_recipe(scq.OgE(n_bits, preserve=preserve)) for n_bits in range(8, 513)]
+    for n_bits, (a, b) in enumerate(itertools.pairwise(recipes), start=8):
+        assert abs(b.n_components / a.n_components - 1) <= 1.01 / n_bits
+        assert abs(b.ridge / a.ridge - 1) <= 2.5 / n_bits
 
 
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_neighbors_are_the_default(Encoder):
     assert Encoder().preserve == "neighbors"
     assert (
-        Encoder(48)._recipe()
-        == Encoder(48, preserve="neighbors")._recipe()
-        != Encoder(48, preserve="classes")._recipe()
+        make_recipe(Encoder(48))
+        == make_recipe(Encoder(48, preserve="neighbors"))
+        != make_recipe(Encoder(48, preserve="classes"))
     )
 
 
@@ -70,43 +68,42 @@ def test_neighbors_are_the_default(Encoder):
 @pytest.mark.parametrize("n_bits", [8, 64, 384])
 @pytest.mark.parametrize("Encoder", ENCODERS)
 def test_columnwise_is_the_paper_whatever_is_to_be_preserved(Encoder, n_bits, preserve):
-    recipe = Encoder(n_bits, solver="columnwise", preserve=preserve)._recipe()
-    ridge = 0.02 if Encoder is scq.OgE else 0.0
-    assert recipe == (512, ridge, None, 1.0, False, 0.0, "random", 100, False, False, False)
+    recipe = make_recipe(Encoder(n_bits, solver="columnwise", preserve=preserve))
+    assert recipe == ("paper", 512, 0.02 if Encoder is scq.OgE else None, None, "random", None)
 
 
 @pytest.mark.parametrize("preserve", ["neighbors", "classes"])
 @pytest.mark.parametrize("solver", ["joint", "columnwise"])
 @pytest.mark.parametrize("Encoder", ENCODERS)
-def test_what_is_given_wins(Encoder, solver, preserve):
+def test_given_parameters_win(Encoder, solver, preserve):
     given = {"n_components": 77, "scale": 0.25, "init": "pca", "max_iter": 9}
     if Encoder is scq.OgE:
         given["ridge"] = 0.0  # also where it is nothing
-    recipe = Encoder(16, solver=solver, preserve=preserve, **given)._recipe()
-    assert recipe[:3] == (77, 0.0, 0.25)
-    assert (recipe.start, recipe.max_iter, recipe.fixed) == ("pca", 9, False)
-    everything = Encoder(16, solver=solver, preserve=preserve, n_components=None)._recipe()
+    recipe = make_recipe(Encoder(16, solver=solver, preserve=preserve, **given))
+    assert recipe[1:] == (77, given.get("ridge"), 0.25, "pca", 9)
+    everything = make_recipe(Encoder(16, solver=solver, preserve=preserve, n_components=None))
     assert everything.n_components is None
     W = np.eye(20, 16)
-    assert Encoder(16, solver=solver, preserve=preserve, init=W)._recipe().start is W
+    assert make_recipe(Encoder(16, solver=solver, preserve=preserve, init=W)).start is W
 
 
 @pytest.mark.parametrize("solver", ["joint", "columnwise"])
-def test_tol_0_runs_every_iteration(solver):
-    assert scq.OgE(16, solver=solver, preserve="classes", tol=0)._recipe().fixed
-    assert scq.OgE(16, solver=solver, preserve="classes", tol=0, max_iter=5)._recipe().fixed
+def test_tol_0_runs_every_iteration(solver, digits):
+    encoder = scq.OgE(16, solver=solver, preserve="classes", tol=0, max_iter=40, random_state=0).fit(digits[0][:300])
+    assert encoder.n_iter_ == 40
+    assert not encoder.converged_
 
 
 @pytest.mark.parametrize("Encoder", ENCODERS)
 @pytest.mark.parametrize("preserve", ["neighbours", "", None, 1, "Classes"])
 def test_unknown_aims_are_told_the_known_ones(Encoder, preserve, digits):
-    with pytest.raises(ValueError, match=r"preserve=.* is not one of 'neighbors', 'classes'"):
+    with pytest.raises(ValueError, match=r"'preserve' parameter of .* must be a str among .*'neighbors'"):
         Encoder(8, preserve=preserve).fit(digits[0])
 
 
 @pytest.mark.parametrize("max_iter", ["many", 0, 2.5, None])
 def test_bad_iterations_are_named(max_iter, digits):
-    with pytest.raises(ValueError, match="max_iter="):
+    with pytest.raises(ValueError, match="'max_iter' parameter of OgE must be an int in the range"):
         scq.OgE(8, max_iter=max_iter).fit(digits[0])
 
 
@@ -131,10 +128,10 @@ def test_columnwise_defaults_are_the_papers_parameters_to_the_last_bit(Encoder, 
 def test_defaults_are_the_recipe_spelled_out(Encoder, preserve):
     """But for the aim itself, whose scale of OnE and weights of axes have no parameter."""
     X, n_bits = clustered(n=600)[0], 24
-    recipe = Encoder(n_bits, preserve=preserve)._recipe()
-    spelled = {"n_components": recipe.n_components, "init": recipe.start, "max_iter": recipe.max_iter}
+    recipe = make_recipe(Encoder(n_bits, preserve=preserve))
+    spelled = {"n_components": recipe.n_components, "init": recipe.start}
     spelled |= {"ridge": recipe.ridge} if Encoder is scq.OgE else {}
-    spelled |= {"tol": 0} if recipe.fixed else {}
+    spelled |= {"tol": 0, "max_iter": 12} if preserve == "neighbors" else {"max_iter": 100}
     default = Encoder(n_bits, preserve=preserve, random_state=0).fit(X)
     same = Encoder(n_bits, preserve=preserve, random_state=0, **spelled).fit(X)
     assert default.components_.tobytes() == same.components_.tobytes()
@@ -236,24 +233,6 @@ def test_model_files_say_what_was_to_be_preserved(Encoder, preserve, digits, tmp
     assert ("preserve" in repr(loaded)) == (preserve == "classes")
     again = loaded.fit(digits[0][:300])
     np.testing.assert_array_equal(again.components_, encoder.components_)
-
-
-@pytest.mark.parametrize("Encoder", ENCODERS)
-def test_model_files_of_before_load_as_classes(Encoder, digits, tmp_path):
-    encoder = Encoder(9, preserve="classes", max_iter=100, random_state=0).fit(digits[0][:300])
-    encoder.save(tmp_path / "new.safetensors")
-    content = (tmp_path / "new.safetensors").read_bytes()
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-    facts = json.loads(header["facts"])
-    del facts["params"]["preserve"]
-    arrays = safetensors.numpy.load(content)
-    header["facts"] = json.dumps(facts)
-    header["sha256"] = digest(arrays, header)
-    (tmp_path / "old.safetensors").write_bytes(safetensors.numpy.save(arrays, metadata=header))
-    old = scq.load(tmp_path / "old.safetensors")
-    assert old.preserve == "classes"
-    np.testing.assert_array_equal(old.encode(digits[0]), encoder.encode(digits[0]))
-    np.testing.assert_array_equal(old.fit(digits[0][:300]).components_, encoder.components_)
 
 
 def test_a_model_file_without_an_aim_does_not_give_one_to_other_encoders(digits, tmp_path):

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Options
 
-from scq_gpu._core.arrays import Array, device_of, from_host, row_slices, to_host
-from scq_gpu._core.bits import signs
-from scq_gpu._core.validate import check_integer, check_real
-from scq_gpu._core.warn import warn_caller
-from scq_gpu.encoders.base import Encoder
-from scq_gpu.encoders.baselines.base import on_device, principal_axes, projections
-from scq_gpu.rows.inputs import InputRows
-from scq_gpu.training.linalg import generator, polar
-
-BITS_PER_SUBSPACE = (2, 4, 8)
-_ROTATIONS = 20  # steps of ITQ in the start
-_STEPS = 10  # moves of the words for each assignment
-_BLOCK_FLOATS = 1 << 20  # distances from rows to words held at a time
+from scq_gpu._core.arrays import Array, device_of, from_host, generator, signs, to_host
+from scq_gpu._core.messages import warn_caller
+from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder, real
+from scq_gpu.encoders.baselines.base import blocks_of, on_device, principal_axes, projections
+from scq_gpu.kernels.linalg import polar
+from scq_gpu.rows.blocks import Rows
 
 
 class KMH(Encoder):
@@ -33,28 +28,26 @@ class KMH(Encoder):
     .. math:: \frac1n \sum_x |x - c_{i(x)}|^2 + \lambda \sum_{i,j} w_{ij} \left(|c_i - c_j| - s \sqrt{h(i,j)}\right)^2
 
     with h(i, j) the Hamming distance of the words' numbers, :math:`w_{ij} = n_i n_j / n^2` the share of pairs that have
-    these words, and s the side of the cube that the words start from. Rows are given their nearest words, and the words
-    moved, in turn.
+    these words, and s the side of the cube that the words start from. Rows get their nearest words and the words move,
+    in turn.
 
     Parameters
     ----------
     n_bits : int, default=32
         A multiple of ``bits_per_subspace``.
     bits_per_subspace : {2, 4, 8}, default=4
-        b: a subspace has :math:`2^b` words. Encoding a row takes :math:`2^b` distances per subspace.
+        A subspace has :math:`2^b` words, and encoding a row takes :math:`2^b` distances per subspace.
     n_components : int, default=512
-        Principal components to keep, at most; a multiple of the number of subspaces is used.
+        Most principal components to keep; a multiple of the number of subspaces is used.
     affinity : float, default=10
-        The authors' lambda: how much a difference between Hamming distances and distances of words costs.
+        The authors' lambda, the cost of differences between Hamming distances and distances of words.
     max_iter : int, default=50
         Most iterations.
     tol : float, default=1e-4
         The fit ends when the loss falls by less than this, relatively. Giving rows their nearest words can raise the
-        second term through its weights; an iteration that raises the loss ends the fit and is undone.
-    device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
-        Where to work; None follows X.
-    random_state : int, Generator or None, default=None
-        Seed of the cubes' first rotation, the same on every backend.
+        second term through its weights. An iteration that raises the loss ends the fit and is undone.
+    device, random_state
+        As in `PCARR`.
 
     Attributes
     ----------
@@ -72,8 +65,8 @@ class KMH(Encoder):
     Notes
     -----
     The words start as the corners of a cube along the leading b axes of their subspace, rotated by ITQ. The authors
-    move one word at a time by a quasi-Newton search; here all move together, by majorization as in multidimensional
-    scaling, which never raises the loss and needs no search: with :math:`p_i = n_i/n`, :math:`m_i` the mean of the rows
+    move one word at a time by a quasi-Newton search. Here all move together, by majorization as in multidimensional
+    scaling, which never raises the loss and needs no search. With :math:`p_i = n_i/n`, :math:`m_i` the mean of the rows
     at word i and :math:`\bar m` that of all,
 
     .. math:: c_i \leftarrow \frac1{1 + 2\lambda} \left(m_i + 2\lambda \left(\bar m +
@@ -100,6 +93,11 @@ class KMH(Encoder):
 
     _fitted_arrays = ("words_", "axes_", "offset_")
     _fitted_facts = ("n_features_in_", "n_samples_", "loss_curve_", "n_iter_", "converged_")
+    _parameter_constraints: ClassVar = {
+        **dict.fromkeys(("n_components", "max_iter"), POSITIVE_INTEGER),
+        **dict.fromkeys(("affinity", "tol"), real(0)),
+        "bits_per_subspace": [Options(Integral, {2, 4, 8})],
+    }
 
     def __init__(
         self,
@@ -113,31 +111,24 @@ class KMH(Encoder):
         device: str | None = None,
         random_state: Any = None,
     ) -> None:
-        self.n_bits = n_bits
+        super().__init__(n_bits, device=device)
         self.bits_per_subspace = bits_per_subspace
         self.n_components = n_components
         self.affinity = affinity
         self.max_iter = max_iter
         self.tol = tol
-        self.device = device
         self.random_state = random_state
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        b = check_integer(self.bits_per_subspace, name="bits_per_subspace", minimum=1)
-        if b not in BITS_PER_SUBSPACE:
-            raise ValueError(f"bits_per_subspace={b} is not one of {', '.join(map(str, BITS_PER_SUBSPACE))}")
+        b = self.bits_per_subspace
         if self.n_bits % b:
             raise ValueError(
                 f"n_bits={self.n_bits} is not a multiple of bits_per_subspace={b}; change either, for example to "
                 f"n_bits={self.n_bits + -self.n_bits % b}"
             )
-        check_integer(self.n_components, name="n_components", minimum=1)
-        check_real(self.affinity, name="affinity", minimum=0)
-        check_integer(self.max_iter, name="max_iter", minimum=1)
-        check_real(self.tol, name="tol", minimum=0)
 
-    def _learn(self, rows: InputRows) -> None:
+    def _learn(self, rows: Rows) -> None:
         xp = rows.xp
         subspaces = self.n_bits // self.bits_per_subspace
         basis = principal_axes(rows, n_bits=1, n_components=self.n_components, scale=1.0)
@@ -156,8 +147,8 @@ class KMH(Encoder):
         words = self._move_words(Y, words, energy=xp.sum(xp.take(basis.lam, order, axis=0)), rows=rows)
         self.words_, self.axes_, self.offset_ = (xp.astype(x, rows.dtype) for x in (words, W.T, t))
 
-    def _move_words(self, Y: Array, words: Array, *, energy: Array, rows: InputRows) -> Array:
-        """Words (subspaces, 2**b, dimensions) of least loss for projected rows (subspaces, n, dimensions).
+    def _move_words(self, Y: Array, words: Array, *, energy: Array, rows: Rows) -> Array:
+        """Find words (subspaces, 2**b, dimensions) of least loss for projected rows Y (subspaces, n, dimensions).
 
         ``energy`` is the mean squared length of these rows.
         """
@@ -165,15 +156,16 @@ class KMH(Encoder):
         K = words.shape[1]
         h = np.arange(K)
         side = 2 * xp.sqrt(xp.mean(xp.sum(words * words, axis=-1), axis=-1) / self.bits_per_subspace)
-        wanted = side[:, None, None] * on_device(np.sqrt(np.bitwise_count(h[:, None] ^ h), dtype=np.float64), rows)
+        targets = side[:, None, None] * on_device(np.sqrt(np.bitwise_count(h[:, None] ^ h), dtype=np.float64), rows)
         curve: list[float] = []
         converged = False
         while len(curve) < self.max_iter and not converged:
             shares, sums = _assign(Y, xp.astype(words, Y.dtype), dtype=rows.sum_dtype, xp=xp)
             moved = words
-            for _ in range(_STEPS):
-                moved = _move(moved, shares, sums, wanted, affinity=self.affinity, xp=xp)
-            loss = float(energy + _loss(moved, shares, sums, wanted, affinity=self.affinity, xp=xp))
+            # Moves are cheap beside the assignment.
+            for _ in range(10):
+                moved = _move(moved, shares, sums, targets, affinity=self.affinity, xp=xp)
+            loss = float(energy + _loss(moved, shares, sums, targets, affinity=self.affinity, xp=xp))
             converged = bool(curve) and curve[-1] - loss < self.tol * loss
             if not curve or loss <= curve[-1]:
                 curve.append(loss)
@@ -188,7 +180,7 @@ class KMH(Encoder):
         return words
 
     def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
-        def run(rows: InputRows, words: Array, axes: Array, offset: Array) -> Array:
+        with self._opened(X, "words_", "axes_", "offset_") as (rows, words, axes, offset):
             xp = rows.xp
             words = xp.astype(words, rows.dtype, copy=False)
 
@@ -199,9 +191,8 @@ class KMH(Encoder):
                 bits = xp.bitwise_and(xp.bitwise_right_shift(numbers[..., None], shifts), 1)  # (m, subspaces, b)
                 return function(xp.reshape(bits, (numbers.shape[0], -1)) == 1)
 
-            return rows.map_scores(axes.T, offset, name_words, wide=True)
-
-        return self._run_with(X, ("words_", "axes_", "offset_"), run)
+            result = rows.map_scores(axes.T, offset, name_words, wide=True)
+        return self._returned(result, rows)
 
     @property
     def _n_features_out(self) -> int:
@@ -210,9 +201,10 @@ class KMH(Encoder):
 
 
 def _deal_out(eigenvalues: np.ndarray, subspaces: int) -> np.ndarray:
-    """Axes by subspace, equally many each: every axis, by falling variance, to the subspace of least product so far."""
+    """Deal out axes, equally many each, by falling variance to the subspace of least product so far."""
     size = len(eigenvalues) // subspaces
-    logs = np.log(eigenvalues / eigenvalues[-1])  # none below 0, so that an axis always adds to a product
+    # No logarithm is below 0, so an axis always adds to a product.
+    logs = np.log(eigenvalues / eigenvalues[-1])
     dealt: list[list[int]] = [[] for _ in range(subspaces)]
     products = np.zeros(subspaces)
     for axis in range(size * subspaces):
@@ -223,22 +215,24 @@ def _deal_out(eigenvalues: np.ndarray, subspaces: int) -> np.ndarray:
 
 
 def _by_subspace(Y: Array, subspaces: int, *, xp: ModuleType) -> Array:
-    """Rows (n, subspaces * dimensions) as (subspaces, n, dimensions)."""
+    """Reshape rows (n, subspaces * dimensions) to (subspaces, n, dimensions)."""
     return xp.permute_dims(xp.reshape(Y, (Y.shape[0], subspaces, -1)), (1, 0, 2))
 
 
-def _first_words(Y: Array, b: int, rng: np.random.Generator, rows: InputRows) -> Array:
-    """Corners of a cube along the leading b axes of each subspace, rotated by ITQ, its side the best for those signs.
+def _first_words(Y: Array, b: int, rng: np.random.Generator, rows: Rows) -> Array:
+    """Return the corners of a cube along the leading b axes of each subspace, rotated by ITQ, with the best side.
 
     A subspace of fewer dimensions than bits gets the cube's shadow.
     """
     xp, (subspaces, n, dimensions) = rows.xp, Y.shape
     k = min(b, dimensions)
     lead = Y[:, :, :k]
-    R = polar(on_device(rng.standard_normal((subspaces, b, k)), rows), xp=xp)  # corners times R (..., b, k) are words
-    for _ in range(_ROTATIONS):
+    # Corners times R (..., b, k) are words.
+    R = polar(on_device(rng.standard_normal((subspaces, b, k)), rows), xp=xp)
+    # Twenty steps of ITQ are enough for a start.
+    for _ in range(20):
         M = xp.zeros_like(R)
-        for part in row_slices(n, max(1, _BLOCK_FLOATS // (subspaces * b))):
+        for part in blocks_of(n, subspaces * b):
             scores = lead[:, part, :] @ xp.astype(xp.matrix_transpose(R), Y.dtype)
             B = signs(scores >= 0, dtype=Y.dtype, xp=xp)
             M = M + xp.astype(xp.matrix_transpose(B) @ lead[:, part, :], rows.sum_dtype) / n
@@ -250,14 +244,14 @@ def _first_words(Y: Array, b: int, rng: np.random.Generator, rows: InputRows) ->
 
 
 def _nearest(Y: Array, words: Array, *, xp: ModuleType) -> Any:
-    """Numbers (subspaces, m) of the nearest words, a block of rows at a time, with the slice of the block."""
+    """Yield the slice of each block of rows and the numbers (subspaces, m) of their nearest words."""
     lengths = xp.sum(words * words, axis=-1)[:, None, :]
-    for part in row_slices(Y.shape[1], max(1, _BLOCK_FLOATS // (words.shape[0] * words.shape[1]))):
+    for part in blocks_of(Y.shape[1], words.shape[0] * words.shape[1]):
         yield part, xp.argmin(lengths - 2 * (Y[:, part, :] @ xp.matrix_transpose(words)), axis=-1)
 
 
 def _assign(Y: Array, words: Array, *, dtype: Any, xp: ModuleType) -> tuple[Array, Array]:
-    """Share of rows (subspaces, K) at each word, and the sum (subspaces, K, dimensions) of those rows, over n."""
+    """Return the share of rows (subspaces, K) at each word, and their sum (subspaces, K, dimensions), over n."""
     n = Y.shape[1]
     shares = xp.zeros(words.shape[:2], dtype=dtype, device=device_of(Y))
     sums = xp.zeros(words.shape, dtype=dtype, device=device_of(Y))
@@ -269,10 +263,10 @@ def _assign(Y: Array, words: Array, *, dtype: Any, xp: ModuleType) -> tuple[Arra
     return shares / n, sums / n
 
 
-def _move(words: Array, shares: Array, sums: Array, wanted: Array, *, affinity: float, xp: ModuleType) -> Array:
-    """The move of all words in the notes of `KMH`; a word without rows stays."""
+def _move(words: Array, shares: Array, sums: Array, targets: Array, *, affinity: float, xp: ModuleType) -> Array:
+    """Move all words as in the notes of `KMH`; a word without rows stays."""
     d = _distances(words, xp=xp)
-    pull = xp.where(d > 0, shares[:, None, :] * wanted / xp.where(d > 0, d, xp.ones_like(d)), xp.zeros_like(d))
+    pull = xp.where(d > 0, shares[:, None, :] * targets / xp.where(d > 0, d, xp.ones_like(d)), xp.zeros_like(d))
     apart = xp.sum(pull, axis=-1)[..., None] * words - pull @ words
     used = (shares > 0)[..., None]
     means = sums / xp.where(used, shares[..., None], xp.ones_like(shares[..., None]))
@@ -280,15 +274,15 @@ def _move(words: Array, shares: Array, sums: Array, wanted: Array, *, affinity: 
     return xp.where(used, (means + 2 * affinity * (center + apart)) / (1 + 2 * affinity), words)
 
 
-def _loss(words: Array, shares: Array, sums: Array, wanted: Array, *, affinity: float, xp: ModuleType) -> Array:
-    """The loss, less the mean squared length of the rows."""
+def _loss(words: Array, shares: Array, sums: Array, targets: Array, *, affinity: float, xp: ModuleType) -> Array:
+    """Return the loss, less the mean squared length of the rows."""
     quantization = xp.sum(words * (shares[..., None] * words - 2 * sums))
-    strain = (_distances(words, xp=xp) - wanted) ** 2
+    strain = (_distances(words, xp=xp) - targets) ** 2
     return quantization + affinity * xp.sum(shares[:, :, None] * shares[:, None, :] * strain)
 
 
 def _distances(words: Array, *, xp: ModuleType) -> Array:
-    """Distances between the words of each subspace: (subspaces, K, K), exactly 0 on the diagonal."""
+    """Return the distances (subspaces, K, K) between words, exactly 0 on the diagonal."""
     lengths = xp.sum(words * words, axis=-1)
     squared = lengths[:, :, None] + lengths[:, None, :] - 2 * (words @ xp.matrix_transpose(words))
     off = 1 - xp.eye(words.shape[1], dtype=words.dtype, device=device_of(words))

@@ -1,39 +1,34 @@
-"""Signs of functions that are not linear: waves along the principal axes (SH), and depths inside spheres (SpH)."""
+"""Nonlinear baselines: signs of waves along the principal axes (SH), and of depths inside spheres (SpH)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from scq_gpu._core.arrays import Array, from_host, namespace, to_host
-from scq_gpu._core.validate import check_integer, check_real
-from scq_gpu._core.warn import warn_caller
-from scq_gpu.encoders.base import Encoder
+from scq_gpu._core.arrays import Array, from_host, generator, is_dask, namespace, to_host
+from scq_gpu._core.messages import warn_caller
+from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder, real
 from scq_gpu.encoders.baselines.base import mean_levels, mean_row, on_device, principal_axes
 from scq_gpu.rows.basis import equal_rows_error
-from scq_gpu.rows.inputs import InputRows
-from scq_gpu.training.linalg import generator
-
-_ROWS_PER_PIVOT = 10  # each pivot begins as the mean of so many rows
-_SPREAD = 1.5  # how much larger than tol the spread of the overlaps may be: the authors' 15 % to their 10 %
+from scq_gpu.rows.blocks import Rows
 
 
 class _NonlinearBaseline(Encoder):
     """Bits are the signs of scores that are not a linear map of the rows; a subclass computes them (`_map`)."""
 
     def project(self, X: Any) -> Array:
-        """Scores (n, n_bits) whose signs are the bits: the waves of `SH`, or for `SpH` the radius less the distance."""
+        """Return scores (n, n_bits) whose signs are the bits: waves (`SH`), or the radius less the distance (`SpH`)."""
         return self._map(X, lambda scores: scores)
 
     def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
         return self._map(X, lambda scores: function(scores >= 0))
 
     def _map(self, X: Any, function: Callable[[Array], Array]) -> Array:
-        """``function(scores)`` over blocks of rows."""
+        """Map ``function(scores)`` over blocks of rows."""
         raise NotImplementedError
 
 
@@ -42,14 +37,12 @@ class SH(_NonlinearBaseline):
 
     If the rows filled a box along their principal axes, the eigenfunctions of its Laplacian along an axis of range
     [a, b] would be the waves :math:`\sin(\pi/2 + k \pi (x - a) / (b - a))`, k = 1, 2, ... The ``n_bits`` of lowest
-    frequency over all axes are taken: a long axis gets several bits, a short one none.
+    frequency over all axes are taken. A long axis gets several bits, a short one none.
 
     Parameters
     ----------
-    n_bits : int, default=32
-        Any number, also more than there are features.
-    device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
-        Where to work; None follows X.
+    n_bits, device
+        As in `LSH`.
 
     Attributes
     ----------
@@ -77,11 +70,7 @@ class SH(_NonlinearBaseline):
     _fitted_arrays = ("frequencies_", "phases_", "modes_")
     _fitted_facts = ("n_features_in_", "n_samples_")
 
-    def __init__(self, n_bits: int = 32, *, device: str | None = None) -> None:
-        self.n_bits = n_bits
-        self.device = device
-
-    def _learn(self, rows: InputRows) -> None:
+    def _learn(self, rows: Rows) -> None:
         xp = rows.xp
         basis = principal_axes(rows, n_bits=1, n_components=self.n_bits, scale=1.0)
         offset = basis.mean @ basis.P
@@ -92,7 +81,10 @@ class SH(_NonlinearBaseline):
 
         found = to_host(rows.map_scores(basis.P, offset, extremes)).astype(np.float64)  # (blocks, 2, axes)
         low, high = found[:, 0, :].min(axis=0), found[:, 1, :].max(axis=0)
-        axis, k = _smoothest_waves(high - low, self.n_bits)
+        # the waves of lowest frequency over all axes, each by its axis and its number from 1
+        frequencies = np.arange(1, self.n_bits + 1) / (high - low)[:, None]
+        axis, k = np.divmod(np.argsort(frequencies, axis=None, kind="stable")[: self.n_bits], self.n_bits)
+        k = k + 1
         frequency = on_device(k * np.pi / (high - low)[axis], rows)
         axes = from_host(axis, xp=xp, device=rows.device)
         start = xp.take(offset + on_device(low, rows), axes, axis=0)
@@ -101,21 +93,14 @@ class SH(_NonlinearBaseline):
         self.modes_ = from_host(np.stack([axis, k], axis=1), xp=xp, device=rows.device)
 
     def _map(self, X: Any, function: Callable[[Array], Array]) -> Array:
-        def run(rows: InputRows, W: Array, t: Array) -> Array:
+        with self._opened(X, "frequencies_", "phases_") as (rows, W_t, t):
+
             def waves(scores: Array, t: Array) -> Array:
                 xp = namespace(scores)
                 return function(xp.astype(xp.cos(scores - t), rows.dtype, copy=False))
 
-            return rows.map_scores(W.T, t, waves, wide=True)
-
-        return self._run_with(X, ("frequencies_", "phases_"), run)
-
-
-def _smoothest_waves(ranges: np.ndarray, n_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Axis and number (from 1) of the waves of lowest frequency over axes of these ranges, the lowest first."""
-    frequencies = np.arange(1, n_bits + 1) / ranges[:, None]
-    axis, k = np.divmod(np.argsort(frequencies, axis=None, kind="stable")[:n_bits], n_bits)
-    return axis, k + 1
+            result = rows.map_scores(W_t.T, t, waves, wide=True)
+        return self._returned(result, rows)
 
 
 class SpH(_NonlinearBaseline):
@@ -128,18 +113,14 @@ class SpH(_NonlinearBaseline):
 
     Parameters
     ----------
-    n_bits : int, default=32
-        Any number, also more than there are features.
+    n_bits, device, random_state
+        As in `LSH`.
     max_iter : int, default=200
         Most moves of the pivots.
     tol : float, default=0.1
         The fit ends when overlaps of pairs differ from a quarter of the rows by no more than this share of it on
-        average, with a standard deviation of no more than 1.5 times that: the authors' 10 % and 15 %. They warn of
-        overfitting where it is much less.
-    device : {None, "cpu", "cuda", "cuda:1", ...}, default=None
-        Where to work; None follows X.
-    random_state : int, Generator or None, default=None
-        Seed of the first pivots, the same on every backend.
+        average, with a standard deviation of no more than 1.5 times that: the authors' 10 % and 15 %. They warn that
+        much less overfits.
 
     Attributes
     ----------
@@ -176,6 +157,7 @@ class SpH(_NonlinearBaseline):
 
     _fitted_arrays = ("pivots_", "radii_", "mean_", "levels_")
     _fitted_facts = ("n_features_in_", "n_samples_", "loss_curve_", "n_iter_", "converged_")
+    _parameter_constraints: ClassVar = {"max_iter": POSITIVE_INTEGER, "tol": real(0, strict=True)}
 
     def __init__(
         self,
@@ -186,25 +168,20 @@ class SpH(_NonlinearBaseline):
         device: str | None = None,
         random_state: Any = None,
     ) -> None:
-        self.n_bits = n_bits
+        super().__init__(n_bits, device=device)
         self.max_iter = max_iter
         self.tol = tol
-        self.device = device
         self.random_state = random_state
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_integer(self.max_iter, name="max_iter", minimum=1)
-        check_real(self.tol, name="tol", minimum=0, strict=True)
-
-    def _learn(self, rows: InputRows) -> None:
+    def _learn(self, rows: Rows) -> None:
         xp = rows.xp
         mean = mean_row(rows)
         first = _first_pivots(rows, mean, n_bits=self.n_bits, rng=generator(self.random_state))
         score = _closeness(xp.astype(first, rows.dtype), xp.astype(mean, rows.dtype), xp=xp)
         table = rows.map_blocks(score, lambda scores: scores, where="X @ pivots")
+        # If all rows are the mean, only rounding is left of the products.
         rounding = 8 * float(xp.finfo(rows.dtype).eps) * float(xp.max(xp.abs(mean)))
-        if float(xp.max(xp.abs(table))) <= rows.shape[1] * rounding**2:  # products of rows that are all the mean
+        if float(xp.max(xp.abs(table))) <= rows.shape[1] * rounding**2:
             raise equal_rows_error(rows.shape[0], to_host(mean))
         mix, t = self._balance(xp.matrix_transpose(table), rows)
         pivots = mix @ first
@@ -213,8 +190,8 @@ class SpH(_NonlinearBaseline):
         levels = mean_levels(lambda f: _map_depths(rows, self.pivots_, self.radii_, self.mean_, f), rows)
         self.levels_ = xp.astype(levels, rows.dtype)
 
-    def _balance(self, table: Array, rows: InputRows) -> tuple[Array, Array]:
-        """Weights (n_bits, n_bits) of the first pivots in the last ones, and the closeness (n_bits,) at their radii.
+    def _balance(self, table: Array, rows: Rows) -> tuple[Array, Array]:
+        """Return weights (n_bits, n_bits) of the first pivots in the last, and the closeness (n_bits,) at their radii.
 
         ``table`` (n_bits, n) is the closeness of the rows to the first pivots. Weights of a pivot add up to one, so
         they give its closeness too.
@@ -222,39 +199,45 @@ class SpH(_NonlinearBaseline):
         xp, L, n = rows.xp, self.n_bits, rows.shape[0]
         mix = xp.eye(L, dtype=rows.sum_dtype, device=rows.device)
         apart = 1 - mix
+        # The authors allow a spread of 15 % with a mean of 10 %.
+        allowed = 1.5 * self.tol
         curve: list[float] = []
         while True:
             scores = xp.astype(mix, rows.dtype) @ table
-            t = _upper_halves(scores, xp=xp)
+            # a radius is midway between the two rows in the middle, so that half of the rows are inside
+            ordered = xp.sort(scores, axis=1)
+            t = (ordered[:, n - n // 2 - 1] + ordered[:, n - n // 2]) / 2
             B = xp.astype(scores >= t[:, None], rows.dtype)
             excess = apart * (xp.astype(B @ xp.matrix_transpose(B), rows.sum_dtype) / (n / 4) - 1)
             mean, spread = _mean_and_spread(excess, xp=xp)
             curve.append(mean)
-            converged = mean <= self.tol and spread <= _SPREAD * self.tol
+            converged = mean <= self.tol and spread <= allowed
             if converged or len(curve) == self.max_iter:
                 break
-            force = excess / (2 * L)  # of every pivot on every other, along the line between them
+            # Every pivot pushes every other along the line between them.
+            force = excess / (2 * L)
             mix = mix + xp.sum(force, axis=1)[:, None] * mix - force @ mix
         self.loss_curve_, self.n_iter_, self.converged_ = curve, len(curve), converged
         if not converged:
             warn_caller(
                 f"SpH stopped at max_iter={self.max_iter} with overlaps {mean:.2g} of a quarter away from it (spread "
-                f"{spread:.2g}); tol={self.tol:g} allows {self.tol:.2g} and {_SPREAD * self.tol:.2g}. Raise max_iter "
+                f"{spread:.2g}); tol={self.tol:g} allows {self.tol:.2g} and {allowed:.2g}. Raise max_iter "
                 "or tol, or fit on more rows",
                 ConvergenceWarning,
             )
         return mix, xp.astype(t, rows.sum_dtype)
 
     def _map(self, X: Any, function: Callable[[Array], Array]) -> Array:
-        def run(rows: InputRows, pivots: Array, radii: Array, mean: Array) -> Array:
-            pivots, radii, mean = (rows.xp.astype(x, rows.dtype, copy=False) for x in (pivots, radii, mean))
-            return _map_depths(rows, pivots, radii, mean, function)
+        if is_dask(X):
+            raise TypeError("SpH does not encode a Dask array; encode parts that fit in memory, or use another encoder")
+        with self._opened(X, "pivots_", "radii_", "mean_") as (rows, *arrays):
+            pivots, radii, mean = (rows.xp.astype(x, rows.dtype, copy=False) for x in arrays)
+            result = _map_depths(rows, pivots, radii, mean, function)
+        return self._returned(result, rows)
 
-        return self._run_with(X, ("pivots_", "radii_", "mean_"), run)
 
-
-def _map_depths(rows: InputRows, pivots: Array, radii: Array, mean: Array, function: Callable[[Array], Array]) -> Array:
-    """``function(radius - distance)`` over blocks of rows."""
+def _map_depths(rows: Rows, pivots: Array, radii: Array, mean: Array, function: Callable[[Array], Array]) -> Array:
+    """Map ``function(radius - distance)`` over blocks of rows."""
     xp = rows.xp
     lengths = xp.sum(pivots * pivots, axis=1)
 
@@ -266,7 +249,10 @@ def _map_depths(rows: InputRows, pivots: Array, radii: Array, mean: Array, funct
 
 
 def _closeness(pivots: Array, mean: Array, *, xp: ModuleType) -> Callable[[Array], Array]:
-    """``x . p - |x|^2 / 2`` of centered rows x and pivots p: ``|p|^2 / 2`` less half their squared distance."""
+    """Make a function of rows: ``x . p - |x|^2 / 2``, which is ``|p|^2 / 2`` less half the squared distance.
+
+    Rows x are centered by it, pivots p are already.
+    """
 
     def score(X: Array) -> Array:
         X = X - mean
@@ -275,10 +261,10 @@ def _closeness(pivots: Array, mean: Array, *, xp: ModuleType) -> Callable[[Array
     return score
 
 
-def _first_pivots(rows: InputRows, mean: Array, *, n_bits: int, rng: np.random.Generator) -> Array:
-    """Means (n_bits, d) of a few random rows each, about the mean of all."""
+def _first_pivots(rows: Rows, mean: Array, *, n_bits: int, rng: np.random.Generator) -> Array:
+    """Return means (n_bits, d) of ten random rows each, about the mean of all."""
     n, d = rows.shape
-    size = min(_ROWS_PER_PIVOT, n)
+    size = min(10, n)
     picks = np.stack([rng.choice(n, size, replace=False) for _ in range(n_bits)])
     pivots = rows.xp.zeros((n_bits, d), dtype=rows.sum_dtype, device=rows.device)
     start = 0
@@ -291,15 +277,8 @@ def _first_pivots(rows: InputRows, mean: Array, *, n_bits: int, rng: np.random.G
     return pivots - mean
 
 
-def _upper_halves(scores: Array, *, xp: ModuleType) -> Array:
-    """For each row of ``scores`` (k, n), the value that has half of them at or above it, midway between two."""
-    ordered = xp.sort(scores, axis=1)
-    middle = scores.shape[1] - scores.shape[1] // 2
-    return (ordered[:, middle - 1] + ordered[:, middle]) / 2
-
-
 def _mean_and_spread(excess: Array, *, xp: ModuleType) -> tuple[float, float]:
-    """Mean size and standard deviation of the off-diagonal entries, the diagonal being 0: one look at the device."""
+    """Return the mean size and standard deviation of the off-diagonal entries, in one transfer; the diagonal is 0."""
     pairs = max(1, excess.shape[0] * (excess.shape[0] - 1))
     sums = xp.stack([xp.sum(xp.abs(excess)), xp.sum(excess), xp.sum(excess * excess)])
     size, mean, square = to_host(sums) / pairs

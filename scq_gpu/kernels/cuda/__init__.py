@@ -1,1 +1,1 @@
-"""CUDA kernels: their sources (.cu), which variant runs in which tiles, how they are launched, calls with arrays."""
+"""CUDA kernels. Each operation has its source (.cu) and, beside it, its variants, tiles and launches (.py)."""

@@ -1,31 +1,105 @@
-"""Asymmetric search on one device: float queries against packed codes."""
+"""Asymmetric search on a GPU (asymmetric.cu): float queries against packed codes."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array, row_slices
-from scq_gpu.kernels.cuda.geometry import asymmetric_variant
-from scq_gpu.kernels.cuda.launch import launch
+from scq_gpu._core.factors import RowFactors
+from scq_gpu.kernels.cuda.launch import (
+    SHARED_BYTES,
+    as_cupy,
+    ceil_div,
+    in_library_of,
+    launch,
+    on_one_device,
+    pad_columns,
+)
+
+MAX_SCORED_BYTES: Final = SHARED_BYTES // 128
+"""Longest code that the kernels take: the tables of one query fill shared memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AsymmetricVariant:
+    """One compiled form of asymmetric.cu."""
+
+    queries: int  # of a block of asymmetric_scores: 8, 4, 2 or 1
+    source = "asymmetric.cu"
+    min_capability = 75
+    chunk_items = 4096
+    score_bytes = 1 << 30  # most memory of scores at a time
+    kernels = ("asymmetric_scores", "asymmetric_select")
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """Return the preprocessor definitions."""
+        return f"QUERIES={self.queries}", f"CHUNK_ITEMS={self.chunk_items}"
+
+    def shared(self, n_bytes: int) -> tuple[int, int]:
+        """Return the shared memory of both kernels: tables of 16 floats; a histogram, and counts of 8 warps."""
+        return 2 * n_bytes * self.queries * 16 * 4, 4 * 2048 + 2 * 4 + 8 * 2 * 8
+
+    def blocks(self, n: int, n_queries: int) -> int:
+        """Return the number of blocks in the grid of asymmetric_scores; asymmetric_select has one per query."""
+        return ceil_div(n, self.chunk_items) * ceil_div(n_queries, self.queries)
+
+    def batches(self, n: int, n_queries: int, free: int) -> tuple[int, int]:
+        """Return how many queries and rows have scores that fit into `score_bytes` and a quarter of the free memory.
+
+        These are whole blocks of queries, and all rows unless the scores of one block of queries then take too much.
+        """
+        scores = max(1, min(self.score_bytes, free // 4) // 4)
+        rows = min(n, max(self.chunk_items, scores // min(self.queries, n_queries)))
+        return max(1, scores // (rows * self.queries)) * self.queries, rows
+
+
+def asymmetric_variant(n_bytes: int) -> AsymmetricVariant:
+    """Return the variant for codes of ``n_bytes`` bytes: as many queries as have room for their tables, up to 8."""
+    if not 1 <= n_bytes <= MAX_SCORED_BYTES:
+        raise ValueError(f"codes are {n_bytes} bytes wide; the asymmetric kernels take 1 to {MAX_SCORED_BYTES} bytes")
+    return next(v for v in asymmetric_variants() if v.shared(n_bytes)[0] <= SHARED_BYTES)
+
+
+def asymmetric_variants() -> list[AsymmetricVariant]:
+    """List every variant that `asymmetric_variant` can choose."""
+    return [AsymmetricVariant(queries) for queries in (8, 4, 2, 1)]
 
 
 class ScoredCodes(NamedTuple):
-    """Codes and what turns the sum of a row into its score: ``offset + scale * (constant + sum)``, or the sum alone."""
+    """Codes, and the factors that make a row's score ``offset + scale * (constant + sum)`` instead of the sum."""
 
     codes: Array  # (n, n_bytes) uint8, row-major
     factors: tuple[Array, Array] | None  # offsets (n,) and scales (n,) float32
 
 
+def knn(gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | None = None) -> tuple[Array, Array]:
+    """Find the rows of least score, as `scq_gpu.kernels.asymmetric.knn` does. A score that is NaN counts as inf."""
+    device, codes = on_one_device(**{f"part {i} of the codes": x for i, x in enumerate(parts)})
+    xp = device.xp
+    with device.current():
+        scored, constants = [ScoredCodes(x, None) for x in codes], None
+        if factors is not None:
+            floats = ([xp.ascontiguousarray(as_cupy(x), dtype=xp.float32) for x in each] for each in factors[:2])
+            scored = [ScoredCodes(x, pair) for x, pair in zip(codes, zip(*floats, strict=True), strict=True)]
+            constants = xp.asarray(factors.constants, dtype=xp.float32)
+        gains = xp.asarray(gain, dtype=xp.float32)
+        scores, rows = least_scores(device, xp.ascontiguousarray(gains), scored, k, constants=constants)
+        scores, rows = pad_columns(scores, k, np.inf, xp=xp), pad_columns(rows, k, -1, xp=xp)
+        return in_library_of(parts[0], scores), in_library_of(parts[0], rows)
+
+
 def least_scores(
     device: Any, gains: Array, parts: list[ScoredCodes], k: int, *, constants: Array | None = None
 ) -> tuple[Array, Array]:
-    """The rows of least score: scores (q, m) float32 and rows (q, m) int64, m = min(k, n), ties by lowest row.
+    """Find the rows of least score: scores (q, m) float32 and rows (q, m) int64, m = min(k, n), ties by lowest row.
 
     ``gains`` (q, n_bits) and ``constants`` (q,) are float32 arrays on the device. Scores of all pairs are held for as
-    many queries at a time as memory allows, and for as many rows, where those of all rows are too many.
+    many queries at a time as memory allows, and for as many rows where those of all rows are too many.
     """
     xp = device.xp
     n, (q, _) = max(len(part.codes) for part in parts), gains.shape
@@ -36,14 +110,18 @@ def least_scores(
         for block, first in _blocks(parts, rows_at_once):
             constant = None if constants is None else constants[queries]
             found = _least_of_block(device, gains[queries], block, first, min(k, len(block.codes)), constant)
-            best = _merged(best, found, k, xp=xp)
+            # rows of equal score stay in order: those found before come first in a stable sort
+            if best is not None:
+                found = tuple(xp.concatenate(x, axis=1) for x in zip(best, found, strict=True))
+            order = xp.argsort(found[0], axis=1, kind="stable")[:, :k]
+            best = tuple(xp.take_along_axis(x, order, axis=1) for x in found)
         answers.append(best)
     scores, rows = (xp.concatenate(x) for x in zip(*answers, strict=True))
     return scores, rows
 
 
 def _blocks(parts: list[ScoredCodes], size: int) -> Iterator[tuple[ScoredCodes, int]]:
-    """Blocks of at most ``size`` rows, and the row each begins with."""
+    """Yield blocks of at most ``size`` rows, and the row each begins with."""
     first = 0
     for codes, factors in parts:
         for rows in row_slices(len(codes), size):
@@ -55,36 +133,20 @@ def _blocks(parts: list[ScoredCodes], size: int) -> Iterator[tuple[ScoredCodes, 
 def _least_of_block(
     device: Any, gains: Array, block: ScoredCodes, first: int, k: int, constants: Array | None
 ) -> tuple[Array, Array]:
-    """The k rows of least score of a block, in no order but, where scores are equal, that of rows."""
+    """Find the k rows of least score of a block. Only rows of equal score are in order."""
     xp, codes = device.xp, block.codes
     (q, n_bits), (n, n_bytes) = gains.shape, codes.shape
     variant = asymmetric_variant(n_bytes)
     keys = xp.empty((q, n), dtype=xp.uint32)
     scores, rows = xp.empty((q, k), dtype=xp.float32), xp.empty((q, k), dtype=xp.int64)
-    unused = gains  # an address the kernel does not look at
+    # without factors the kernel reads none of these addresses
+    unused = gains
     offsets, scales = (unused, unused) if block.factors is None else block.factors
-    numbers = (n_bytes, n_bits, q, block.factors is not None)
-    score = (
-        codes,
-        gains,
-        offsets,
-        scales,
-        unused if constants is None else constants,
-        keys,
-        np.int64(n),
-        np.int64(codes.strides[0]),
-        *map(np.int32, numbers),
-    )
+    arrays = (codes, gains, offsets, scales, unused if constants is None else constants, keys)
+    sizes = (np.int64(n), np.int64(codes.strides[0]))
+    score = (*arrays, *sizes, *map(np.int32, (n_bytes, n_bits, q, block.factors is not None)))
     shared = variant.shared(n_bytes)
     launch(device, variant, "asymmetric_scores", blocks=variant.blocks(n, q), shared=shared[0], args=score)
     select = (keys, scores, rows, np.int64(n), np.int64(first), np.int32(k))
     launch(device, variant, "asymmetric_select", blocks=q, shared=shared[1], args=select)
     return scores, rows
-
-
-def _merged(best: tuple[Array, Array] | None, found: tuple[Array, Array], k: int, *, xp: Any) -> tuple[Array, Array]:
-    """The k least of what was found before and in the rows after that, in order."""
-    if best is not None:
-        found = tuple(xp.concatenate(x, axis=1) for x in zip(best, found, strict=True))
-    order = xp.argsort(found[0], axis=1, kind="stable")[:, :k]
-    return xp.take_along_axis(found[0], order, axis=1), xp.take_along_axis(found[1], order, axis=1)

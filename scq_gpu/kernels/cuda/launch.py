@@ -1,133 +1,131 @@
-"""From arrays to kernel launches.
+"""Launches of kernels on one device, and CuPy arrays from the arrays that callers have.
 
-The functions here take a `scq_gpu._core.devices.CudaDevice`. The tests put NumPy and a simulator in its place, and
-everything between, argument types and grids included, is the same code.
+Kernels take CuPy arrays and torch CUDA tensors, which are shared through DLPack and not copied. They are compiled on
+first use and run on CuPy's current stream. Importing this module imports neither CuPy nor torch.
+
+A device is a `scq_gpu._core.arrays.CudaDevice`. The tests put NumPy and a simulator in its place, and run the same
+code from there on, including argument types and grids. A variant is one compiled form of a kernel file: hashable, with
+the name of the file as ``source`` and the preprocessor definitions as ``defines``. The shared memory that it asks for
+and the structs in its .cu file describe the same bytes; the tests run the kernels under AddressSanitizer with exactly
+these sizes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from importlib.resources import files
 from typing import Any, Final
 
+import array_api_compat
 import numpy as np
 
-from scq_gpu._core.arrays import Array
-from scq_gpu.kernels.cuda.geometry import (
-    ELEMENT_BYTES,
-    THREADS,
-    AsymmetricVariant,
-    EncodeVariant,
-    HammingVariant,
-    Precision,
-    ceil_div,
-    encode_variant,
-)
+from scq_gpu._core.arrays import Array, CudaDevice, cuda_device, on_gpu
 
-Variant = EncodeVariant | HammingVariant | AsymmetricVariant
-OPTIONS: Final = ("--std=c++17",)
-DEFAULT_SHARED: Final = 48 << 10  # a launch that needs more has to say so beforehand
-MAX_BLOCKS: Final = 2**31 - 1
+THREADS: Final = 256
+"""Threads of a block, for every kernel."""
+SHARED_BYTES: Final = 48 << 10
+"""Shared memory per block that every device grants; a kernel that needs more has to ask before its launch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RealVariant:
+    """A kernel file compiled for arrays of float32 or float64, with constants of its own."""
+
+    source: str
+    element: str
+    constants: tuple[str, ...] = ()
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """Return the preprocessor definitions."""
+        real = {"float64": "double", "float32": "float"}[self.element]
+        return f"REAL={real}", f"EPS={float(np.finfo(self.element).eps)}", *self.constants
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Divide and round up."""
+    return -(-a // b)
 
 
 def read_source(name: str) -> str:
-    """A kernel file with its ``#include "..."`` lines filled in: one text, whatever the package is installed in."""
+    """Read a kernel file and replace its ``#include "..."`` lines by the files, so that one text is compiled."""
     text = (files(__package__) / name).read_text(encoding="utf-8")
     return re.sub(r'^#include "(.+)"$', lambda match: read_source(match[1]), text, flags=re.MULTILINE)
 
 
-def build_options(variant: Variant) -> tuple[str, ...]:
-    """Compiler options of a variant, the architecture aside."""
-    return OPTIONS + tuple(f"-D{define}" for define in variant.defines)
+def build_options(variant: Any) -> tuple[str, ...]:
+    """Return the compiler options of a variant, except the architecture."""
+    return ("--std=c++17", *(f"-D{define}" for define in variant.defines))
 
 
 @functools.cache
-def _module(device: Any, variant: Variant) -> Any:
+def _module(device: Any, variant: Any) -> Any:
     return device.build(read_source(variant.source), build_options(variant))
 
 
 @functools.cache
-def _kernel(device: Any, variant: Variant, name: str, shared: int) -> Any:
+def _kernel(device: Any, variant: Any, name: str, shared: int) -> Any:
     kernel = _module(device, variant).get_function(name)
-    if shared > DEFAULT_SHARED:
+    if shared > SHARED_BYTES:
         kernel.max_dynamic_shared_size_bytes = shared
     return kernel
 
 
-def launch(
-    device: Any,
-    variant: Variant,
-    name: str,
-    *,
-    blocks: int,
-    shared: int,
-    args: tuple[Any, ...],
-) -> None:
-    """Launch one kernel on the current stream; arrays go by address, numbers as the NumPy scalars they are."""
-    if blocks > MAX_BLOCKS:
-        raise ValueError(
-            f"{name} would take {blocks} blocks and a grid has at most {MAX_BLOCKS}; pass fewer rows at a time"
-        )
+def launch(device: Any, variant: Any, name: str, *, blocks: int, shared: int, args: tuple[Any, ...]) -> None:
+    """Launch a kernel on the current stream. Arrays go by address, numbers as the NumPy scalars they are."""
+    # CUDA's limit for the first dimension of a grid
+    most = 2**31 - 1
+    if blocks > most:
+        raise ValueError(f"{name} would take {blocks} blocks and a grid has at most {most}; pass fewer rows at a time")
     if blocks:
         _kernel(device, variant, name, shared)((blocks,), (THREADS,), args, shared_mem=shared)
 
 
-def encode(device: Any, X: Array, W: Array, t: Array, *, element: str, precision: Precision) -> tuple[Array, Array]:
-    """``pack(X W >= t)`` for row-major X (n, d), W (d, n_bits) and t (n_bits,), and a flag (1,) int32.
-
-    The flag is 0 where all products are finite, which they are not for a row with NaN or inf, and else 1. ``element``
-    is the type of the features; bfloat16, which NumPy and CuPy lack, comes as its bits.
-    """
-    xp = device.xp
-    (n, d), n_bits = X.shape, W.shape[1]
-    variant = encode_variant(element, n_bits, precision, device.capability)
-    Wt, t = _operands(variant, W, t, xp=xp)
-    codes = xp.empty((n, ceil_div(n_bits, 8)), dtype=xp.uint8)
-    flag = xp.zeros(1, dtype=xp.int32)
-    x_stride, w_stride = (A.strides[0] // A.itemsize for A in (X, Wt))
-    args = (
-        X,
-        Wt,
-        t,
-        codes,
-        flag,
-        np.int64(n),
-        np.int64(x_stride),
-        np.int64(w_stride),
-        np.int32(d),
-        np.int32(n_bits),
-        np.int32(_vector(device, X)),
-        np.int32(_vector(device, Wt)),
-    )
-    launch(device, variant, variant.kernel, blocks=variant.blocks(n, n_bits), shared=variant.shared, args=args)
-    return codes, flag
+def element_of(x: Array) -> str:
+    """Return the name of the element type, the same for CuPy and torch."""
+    return str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
 
 
-def _vector(device: Any, A: Array) -> bool:
-    """Whether every row of A starts on a 16-byte boundary."""
-    return bool(device.address(A) % 16 == 0 and A.strides[0] % 16 == 0)
+def on_one_device(**arrays: Array) -> tuple[CudaDevice, list[Array]]:
+    """Return the device that holds all arrays, and the arrays as CuPy arrays."""
+    for name, x in arrays.items():
+        if not on_gpu(x):
+            raise TypeError(
+                f"{name} is a {type(x).__module__}.{type(x).__name__} in host memory; the kernels take CuPy arrays and "
+                "torch CUDA tensors: move it, for example with cupy.asarray, or use the functions of scq_gpu itself, "
+                "which take arrays anywhere"
+            )
+    views = [as_cupy(x) for x in arrays.values()]
+    devices = {name: view.device.id for name, view in zip(arrays, views, strict=True)}
+    if len(set(devices.values())) > 1:
+        where = ", ".join(f"{name} on cuda:{device}" for name, device in devices.items())
+        raise ValueError(f"arrays are on different devices ({where}); move them to one")
+    return cuda_device(views[0].device.id), views
 
 
-def _operands(variant: EncodeVariant, W: Array, t: Array, *, xp: Any) -> tuple[Array, Array]:
-    """W' and t in the types a variant multiplies; no copy where they already are."""
-    t = xp.ascontiguousarray(t, dtype=xp.float32)
-    if variant.precision == "fast" and variant.element == str(W.dtype) == "float16":
-        return xp.ascontiguousarray(W.T), t
-    Wt = xp.ascontiguousarray(W.T, dtype=xp.float32)
-    if variant.precision == "exact" or ELEMENT_BYTES[variant.element] == 4:
-        return Wt, t
-    if variant.element == "bfloat16":
-        bits = Wt.view(xp.uint32)
-        nearest_even = (bits >> np.uint32(16)) & np.uint32(1)
-        return ((bits + nearest_even + np.uint32(0x7FFF)) >> np.uint32(16)).astype(xp.uint16), t
-    return round_to_half(Wt, t, xp=xp)
+def as_cupy(x: Array) -> Array:
+    """Return a CuPy array as it is, and a CuPy view of a torch tensor."""
+    if array_api_compat.is_cupy_array(x):
+        return x
+    import cupy
+    import torch
+
+    x = x.detach()
+    # CuPy has no bfloat16, so the kernels get its bits
+    return cupy.from_dlpack(x.view(torch.int16) if x.dtype == torch.bfloat16 else x)
 
 
-def round_to_half(Wt: Array, t: Array, *, xp: Any) -> tuple[Array, Array]:
-    """W' (n_bits, d) in float16, and t (n_bits,) to compare its products with.
+def pad_columns(x: Array, k: int, fill: float, *, xp: Any) -> Array:
+    """Extend a CuPy array (q, m) to k columns of which the last hold ``fill``."""
+    return x if x.shape[1] == k else xp.pad(x, ((0, 0), (0, k - x.shape[1])), constant_values=fill)
 
-    A column and its threshold times a power of two give the same bits, without overflow or underflow.
-    """
-    _, exponent = xp.frexp(xp.max(xp.abs(Wt), axis=1))
-    return xp.ldexp(Wt, -exponent[:, None]).astype(xp.float16), xp.ldexp(t, -exponent)
+
+def in_library_of(x: Array, result: Array) -> Array:
+    """Return a CuPy result as an array of the library of x."""
+    if not array_api_compat.is_torch_array(x):
+        return result
+    import torch
+
+    return torch.from_dlpack(result)

@@ -1,4 +1,4 @@
-"""Where rows come from when they are not an array: files of many formats, read in blocks, as often as asked."""
+"""Files of rows, of many formats: read in blocks, as often as asked."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ from pathlib import Path
 
 import numpy as np
 
-from scq_gpu.rows.sources.base import ArrayRows, FileRows, JoinedRows, RowFileError, RowSource, read_ahead
-from scq_gpu.rows.sources.binary import BinRows, NpyRows, NpzRows, VecsRows
+from scq_gpu.rows.sources import binary, stores
+from scq_gpu.rows.sources.base import ArrayRows, FileRows, JoinedRows, Name, Opener, RowFileError, RowSource, read_ahead
 from scq_gpu.rows.sources.locations import Location, Remote, in_order, is_url, locate
-from scq_gpu.rows.sources.stores import Hdf5Rows, ZarrRows
-from scq_gpu.rows.sources.tables import ArrowRows, ParquetRows
 
 __all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "is_url", "open_rows", "read_ahead"]
 
-_FORMATS: dict[str, type[FileRows]] = {
-    ".npy": NpyRows,
-    ".npz": NpzRows,
-    **dict.fromkeys(BinRows.TYPES, BinRows),
-    **dict.fromkeys(VecsRows.TYPES, VecsRows),
-    ".parquet": ParquetRows,
-    ".arrow": ArrowRows,
-    ".feather": ArrowRows,
-    ".h5": Hdf5Rows,
-    ".hdf5": Hdf5Rows,
-    ".zarr": ZarrRows,
+_ZARR = ("a Zarr store", stores.open_zarr)
+_FORMATS: dict[str, tuple[str, Opener]] = {
+    ".npy": ("an .npy file", binary.open_npy),
+    ".npz": ("an .npz archive", binary.open_npz),
+    **dict.fromkeys(binary.BIN_TYPES, ("a .fbin, .u8bin or .i8bin file", binary.open_bin)),
+    **dict.fromkeys(binary.VECS_TYPES, ("an .fvecs or .bvecs file", binary.open_vecs)),
+    ".parquet": ("a Parquet file", stores.open_parquet),
+    **dict.fromkeys((".arrow", ".feather"), ("an Arrow file (IPC)", stores.open_arrow)),
+    **dict.fromkeys((".h5", ".hdf5"), ("an HDF5 file", stores.open_hdf5)),
+    ".zarr": _ZARR,
 }
-_ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
+"""A format by the ending of its files: a name for messages, and an opener (see `FileRows`)."""
 
 Paths = str | os.PathLike[str] | RowSource | Sequence["str | os.PathLike[str] | RowSource"]
 
 
-def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSource:
-    """Open a file of rows, to be read in blocks whenever ``fit`` or ``encode`` goes through them.
+def open_rows(path: Paths, *, name: Name = None) -> RowSource:
+    """Open a file of rows, which ``fit`` and ``encode`` read in blocks.
 
     The format goes by the ending: ``.npy``, ``.npz``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.fvecs``, ``.bvecs``,
     ``.parquet``, ``.arrow``, ``.feather``, ``.h5``, ``.hdf5`` or ``.zarr``. The last six need the extra ``io``.
@@ -42,13 +39,12 @@ def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSou
     Parameters
     ----------
     path : path or list of paths
-        A file; a folder, whose files of these formats are joined in the natural order of their names (``part-2`` before
-        ``part-10``); a pattern such as ``part-*.parquet``, in the same order; or a list of those, joined in the order
-        given. A URL (``s3://``, ``gs://``, ``https://``, ...) is read through fsspec (extra ``remote``), all formats
-        but Zarr.
+        A file, a folder, a pattern such as ``part-*.parquet``, or a list of those. Files of a folder or pattern are
+        joined in the natural order of their names (``part-2`` before ``part-10``), a list in its own order. A URL
+        (``s3://``, ``gs://``, ``https://``, ...) is read through fsspec (extra ``remote``), all formats but Zarr.
     name : str or list of str, optional
-        What to take where a file holds several: an array of an ``.npz`` archive, HDF5 file or Zarr store, or of a
-        Parquet or Arrow file one column of lists or a list of numeric columns.
+        The array of an ``.npz`` archive, HDF5 file or Zarr store that holds several. For a Parquet or Arrow file, one
+        column of lists or a list of numeric columns.
 
     Returns
     -------
@@ -80,43 +76,44 @@ def open_rows(path: Paths, *, name: str | Sequence[str] | None = None) -> RowSou
 
 
 def memory_map(path: str | os.PathLike[str]) -> np.ndarray | None:
-    """A file's rows as a memory map, which can be read row by row; None for formats and places that cannot."""
+    """Map a file's rows into memory, to be read row by row; return None for formats and places that cannot."""
     if is_url(path):
         return None
     path, kind = Path(path), Path(path).suffix.lower()
-    if kind != ".npy" and kind not in BinRows.TYPES:
+    if kind != ".npy" and kind not in binary.BIN_TYPES:
         return None
-    rows = open_rows(path)  # which checks the header against the file
+    # This checks the header against the file.
+    rows = open_rows(path)
     if kind == ".npy":
-        mapped: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-        return mapped
-    return np.memmap(path, dtype=BinRows.TYPES[kind], mode="r", offset=8, shape=rows.shape)
+        return binary.read_array(path)
+    return np.memmap(path, dtype=binary.BIN_TYPES[kind], mode="r", offset=8, shape=rows.shape)
 
 
-def _open_path(path: Location, name: str | Sequence[str] | None) -> RowSource:
+def _open_path(path: Location, name: Name) -> RowSource:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    kind = _FORMATS.get(path.suffix.lower())
+    found = _FORMATS.get(path.suffix.lower())
     if isinstance(path, Remote):
-        if kind is None and path.is_dir():
+        if found is None and path.is_dir():
             return _open_folder(path, name)
-        if kind is ZarrRows:
+        if found is _ZARR:
             raise RowFileError(f"{path} is a Zarr store, which is read from local folders alone; copy it first")
-    elif path.is_dir() and kind is not ZarrRows:
-        if not any((path / mark).exists() for mark in _ZARR_MARKS):
+    elif path.is_dir() and found is not _ZARR:
+        # A Zarr store may have any name, but one of these files is in it.
+        if not any((path / mark).exists() for mark in ("zarr.json", ".zarray", ".zgroup")):
             return _open_folder(path, name)
-        kind = ZarrRows
-    if kind is None and path.suffix.lower() == ".safetensors":
-        raise RowFileError(f"{path} is a model or an index, where rows are wanted ({', '.join(_FORMATS)})")
-    if kind is None:
-        raise RowFileError(f"{path} has the ending {path.suffix!r}; those known are {', '.join(_FORMATS)}")
-    return kind(path, name)
+        found = _ZARR
+    if found is not None:
+        return FileRows(path, *found, name=name)
+    known = ", ".join(_FORMATS)
+    if path.suffix.lower() == ".safetensors":
+        raise RowFileError(f"{path} is a model or an index, where rows are expected ({known})")
+    raise RowFileError(f"{path} has the ending {path.suffix!r}; those known are {known}")
 
 
-def _open_folder(folder: Location, name: str | Sequence[str] | None) -> RowSource:
-    """The files of rows in a folder, joined; hidden ones, such as unfinished ones, are left out."""
-    files = (p for p in folder.iterdir() if p.suffix.lower() in _FORMATS and not p.name.startswith((".", "_")))
-    found = list(files)
+def _open_folder(folder: Location, name: Name) -> RowSource:
+    """Join the files of rows in a folder; skip hidden ones, such as unfinished ones."""
+    found = [p for p in folder.iterdir() if p.suffix.lower() in _FORMATS and not p.name.startswith((".", "_"))]
     if not found:
         raise RowFileError(f"{folder} is a folder without a file of rows ({', '.join(_FORMATS)})")
     return JoinedRows([_open_path(part, name) for part in in_order(found, str(folder))])

@@ -2,145 +2,106 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import struct
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any
 
 import numpy as np
 
-from scq_gpu._core.host_memory import check_room
-from scq_gpu.rows.sources.base import FileRows, RowFileError
+from scq_gpu._core.machine import check_room
+from scq_gpu.rows.sources.base import Contents, Name, RowFileError, choose_array
+from scq_gpu.rows.sources.locations import Location
 
-_MAX_HEADER = 10_000  # bytes of an .npy file's header, as NumPy has it
-_MAX_MEMBERS = 10_000
-_MAX_RATIO = 1100  # of a deflated member: 1032 is the most that the format can give; others compress no better
-
-
-class NpyRows(FileRows):
-    """A ``.npy`` file, by plain reads: pages of a memory map would count as this process's memory."""
-
-    kind = "an .npy file"
-    named = False
-    _by_columns = False
-
-    def _open(self) -> tuple[tuple[int, ...], np.dtype]:
-        with self.path.open("rb") as file:
-            shape, self._by_columns, self._stored = _read_npy_header(file)
-            self._offset = file.tell()
-        self._check_size(shape, longer_is_fine=True)
-        return shape, self._stored
-
-    def _check_size(self, shape: tuple[int, ...], *, longer_is_fine: bool = False) -> None:
-        """That the file is as long as its header makes it."""
-        found, wanted = self._stamp["bytes"], self._offset + math.prod(shape) * self._stored.itemsize
-        if found < wanted or (found > wanted and not longer_is_fine):
-            fault = "is truncated" if found < wanted else "has another header or type"
-            raise RowFileError(
-                f"{self.path} {fault}: {shape} of {self._stored} take {wanted} bytes with the header, the file has "
-                f"{found}; copy or write it again"
-            )
-
-    def _pieces(self, size: int, first: int) -> Iterator[np.ndarray]:
-        read = _read_columns if self._by_columns else _read_rows
-        with self.path.open("rb", buffering=0) as file:
-            yield from read(file, self._offset, self.shape, self._stored, size=size, first=first)
+BIN_TYPES = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
+VECS_TYPES = {".fvecs": "<f4", ".bvecs": "u1"}
 
 
-class NpzRows(FileRows):
-    """An array in an ``.npz`` archive, decompressed as it is read; to start at a later row, all before it are read."""
-
-    kind = "an .npz archive"
-
-    def _open(self) -> tuple[tuple[int, ...], np.dtype]:
-        headers = {}
-        with self.path.open("rb") as whole, zipfile.ZipFile(whole) as archive:
-            for info in _members(archive, self.path):
-                with archive.open(info) as file:
-                    headers[info.filename.removesuffix(".npy")] = (*_read_npy_header(file), file.tell())
-            self._member = self._choose({name: shape for name, (shape, *_) in headers.items()})
-            shape, by_columns, self._stored, offset = headers[self._member]
-            stored_bytes = archive.getinfo(f"{self._member}.npy").file_size
-        if stored_bytes < offset + math.prod(shape) * self._stored.itemsize:
-            raise RowFileError(f"{self.path}: {self._member!r} is shorter than its header says; save it again")
-        if by_columns:
-            raise RowFileError(
-                f"{self.path}: {self._member!r} is stored column by column, which cannot be read in rows from an "
-                "archive; save numpy.ascontiguousarray of it, or an .npy file"
-            )
-        return shape, self._stored
-
-    def _pieces(self, size: int, first: int) -> Iterator[np.ndarray]:
-        with (
-            self.path.open("rb") as whole,
-            zipfile.ZipFile(whole) as archive,
-            archive.open(f"{self._member}.npy") as file,
-        ):
-            _read_npy_header(file)
-            yield from _read_rows(file, file.tell(), self.shape, self._stored, size=size, first=first)
+@contextlib.contextmanager
+def open_npy(path: Location, name: Name, n_bytes: int) -> Iterator[Contents]:
+    """Open an ``.npy`` file, for plain reads: pages of a memory map would count as this process's memory."""
+    _reject_name(path, name)
+    with path.open("rb", buffering=0) as file:
+        shape, by_columns, dtype = _read_npy_header(file)
+        _check_size(path, file.tell(), shape, dtype, n_bytes)
+        yield Contents(shape, dtype, partial(_read_rows, file, file.tell(), shape, dtype, by_columns))
 
 
-class BinRows(NpyRows):
-    """``.fbin``, ``.u8bin`` or ``.i8bin``: the number of rows and columns as uint32, then the rows."""
+@contextlib.contextmanager
+def open_npz(path: Location, name: Name, n_bytes: int) -> Iterator[Contents]:
+    """Open an array in an ``.npz`` archive, decompressed as it is read; rows before the first are decompressed too."""
+    with path.open("rb") as whole, zipfile.ZipFile(whole) as archive:
+        shapes = {}
+        for info in _members(archive, path):
+            with archive.open(info) as file:
+                shapes[info.filename.removesuffix(".npy")] = _read_npy_header(file)[0]
+        member = choose_array(path, name, shapes)
+        with archive.open(f"{member}.npy") as file:
+            shape, by_columns, dtype = _read_npy_header(file)
+            _check_size(f"{path}: {member!r}", file.tell(), shape, dtype, archive.getinfo(f"{member}.npy").file_size)
+            if by_columns:
+                raise RowFileError(
+                    f"{path}: {member!r} is stored column by column, which cannot be read in rows from an archive; "
+                    "save numpy.ascontiguousarray of it, or an .npy file"
+                )
+            yield Contents(shape, dtype, partial(_read_rows, file, file.tell(), shape, dtype, False))
 
-    TYPES: ClassVar = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
-    kind = "a .fbin, .u8bin or .i8bin file"
 
-    def _open(self) -> tuple[tuple[int, ...], np.dtype]:
-        self._stored, self._offset = np.dtype(self.TYPES[self.path.suffix.lower()]), 8
-        with self.path.open("rb") as file:
-            n, d = _read_integers(file, 2, "<u4")
-        self._check_size((n, d))
-        return (n, d), self._stored
+@contextlib.contextmanager
+def open_bin(path: Location, name: Name, n_bytes: int) -> Iterator[Contents]:
+    """Open ``.fbin``, ``.u8bin`` or ``.i8bin``: the number of rows and columns as uint32, then the rows."""
+    _reject_name(path, name)
+    dtype = np.dtype(BIN_TYPES[path.suffix.lower()])
+    with path.open("rb", buffering=0) as file:
+        shape = struct.unpack("<II", file.read(8))
+        _check_size(path, 8, shape, dtype, n_bytes, exact=True)
+        yield Contents(shape, dtype, partial(_read_rows, file, 8, shape, dtype, False))
 
 
-class VecsRows(FileRows):
-    """``.fvecs`` or ``.bvecs``: before each row its length, as int32."""
-
-    TYPES: ClassVar = {".fvecs": "<f4", ".bvecs": "u1"}
-    kind = "an .fvecs or .bvecs file"
-    named = False
-
-    def _open(self) -> tuple[tuple[int, ...], np.dtype]:
-        dtype = np.dtype(self.TYPES[self.path.suffix.lower()])
-        with self.path.open("rb") as file:
-            (d,) = _read_integers(file, 1, "<i4")
+@contextlib.contextmanager
+def open_vecs(path: Location, name: Name, n_bytes: int) -> Iterator[Contents]:
+    """Open ``.fvecs`` or ``.bvecs``: before each row its length, as int32."""
+    _reject_name(path, name)
+    dtype, kind = np.dtype(VECS_TYPES[path.suffix.lower()]), "an .fvecs or .bvecs file"
+    with path.open("rb", buffering=0) as file:
+        (d,) = struct.unpack("<i", file.read(4))
         if d < 1:
-            raise RowFileError(f"{self.path} begins with a row of length {d}; it is not {self.kind}")
-        self._record = np.dtype([("length", "<i4"), ("x", dtype, (d,))])
-        n_bytes = self._stamp["bytes"]
-        n, rest = divmod(n_bytes, self._record.itemsize)
+            raise RowFileError(f"{path} begins with a row of length {d}; it is not {kind}")
+        record = np.dtype([("length", "<i4"), ("x", dtype, (d,))])
+        n, rest = divmod(n_bytes, record.itemsize)
         if rest:
             raise RowFileError(
-                f"{self.path} has {n_bytes} bytes, which is {n} rows of {d} {dtype} and {rest} bytes more: it is "
-                f"truncated, or not {self.kind}; copy it again"
+                f"{path} has {n_bytes} bytes, which is {n} rows of {d} {dtype} and {rest} bytes more: it is truncated, "
+                f"or not {kind}; copy it again"
             )
-        return (n, d), dtype
 
-    def _pieces(self, size: int, first: int) -> Iterator[np.ndarray]:
-        (n, d), start = self.shape, first
-        with self.path.open("rb", buffering=0) as file:
-            for records in _read_rows(file, 0, (n, 1), self._record, size=size, first=first):
+        def pieces(size: int, first: int) -> Iterator[np.ndarray]:
+            for records in _read_rows(file, 0, (n, 1), record, False, size, first):
                 lengths = records["length"][:, 0]
                 wrong = np.flatnonzero(lengths != d)
                 if wrong.size:
                     raise RowFileError(
-                        f"{self.path}: row {start + wrong[0]} has length {lengths[wrong[0]]}, the first has {d}; all "
-                        "must be equal"
+                        f"{path}: row {first + wrong[0]} has length {lengths[wrong[0]]}, the first has {d}; all must "
+                        "be equal"
                     )
                 yield np.ascontiguousarray(records["x"][:, 0, :])
-                start += len(records)
+                first += len(records)
+
+        yield Contents((n, d), dtype, pieces)
 
 
 def read_array(path: Path) -> np.ndarray:
-    """An array of any number of dimensions, held to its header: the map of an .npy file, or the only one of an .npz."""
+    """Read an array of any shape: map an ``.npy`` file, or read the only array of an ``.npz`` archive."""
     try:
         return _map_npy(path) if path.suffix.lower() == ".npy" else _read_only_member(path)
     except (OSError, MemoryError, RowFileError):
         raise
-    except Exception as error:  # whatever parsers and decompressors say about a bad file
+    except Exception as error:
         raise RowFileError(f"{path} cannot be read: {error}") from error
 
 
@@ -149,8 +110,8 @@ def _map_npy(path: Path) -> np.ndarray:
         shape, by_columns, dtype = _read_npy_header(file)
         offset = file.tell()
     _check_plain(path, dtype)
-    if path.stat().st_size < offset + math.prod(shape) * dtype.itemsize:
-        raise RowFileError(f"{path} is truncated: its header claims {shape} of {dtype}; copy or write it again")
+    _check_size(path, offset, shape, dtype, path.stat().st_size)
+    # Nothing cannot be mapped.
     if not math.prod(shape):
         return np.empty(shape, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order="F" if by_columns else "C")
@@ -161,14 +122,12 @@ def _read_only_member(path: Path) -> np.ndarray:
         members = _members(archive, path)
         if len(members) != 1:
             names = ", ".join(repr(info.filename.removesuffix(".npy")) for info in members[:10]) or "nothing"
-            raise RowFileError(f"{path} holds {names}, and one array is wanted")
+            raise RowFileError(f"{path} holds {names}, and one array is expected")
         with archive.open(members[0]) as file:
             shape, by_columns, dtype = _read_npy_header(file)
             _check_plain(path, dtype)
-            n_bytes = math.prod(shape) * dtype.itemsize
-            if members[0].file_size < file.tell() + n_bytes:
-                raise RowFileError(f"{path} is shorter than its header says; save it again")
-            check_room(n_bytes, f"{path} as an array")
+            _check_size(path, file.tell(), shape, dtype, members[0].file_size)
+            check_room(math.prod(shape) * dtype.itemsize, f"{path} as an array")
             X = np.empty(shape, dtype=dtype, order="F" if by_columns else "C")
             if X.size:
                 _fill(file, X.reshape(-1, order="A"))
@@ -177,16 +136,35 @@ def _read_only_member(path: Path) -> np.ndarray:
 
 def _check_plain(path: Path, dtype: np.dtype) -> None:
     if dtype.kind not in "biufUS":
-        raise RowFileError(f"{path} holds {dtype}; numbers or text are wanted")
+        raise RowFileError(f"{path} holds {dtype}; numbers or text are expected")
 
 
-def _members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
-    """The arrays of an archive; one that claims more than there can be is refused before it is opened."""
+def _reject_name(path: Location, name: Name) -> None:
+    if name is not None:
+        raise RowFileError(f"{path} holds one array, which has no name; name={name!r} does not fit, leave it out")
+
+
+def _check_size(
+    what: object, offset: int, shape: tuple[int, ...], dtype: np.dtype, found: int, *, exact: bool = False
+) -> None:
+    """Check that a file is as long as its header makes it, or longer unless ``exact``."""
+    expected = offset + math.prod(shape) * dtype.itemsize
+    if found < expected or (found > expected and exact):
+        fault = "is truncated" if found < expected else "has another header or type"
+        raise RowFileError(
+            f"{what} {fault}: {shape} of {dtype} take {expected} bytes with the header, and it has {found}; copy or "
+            "write it again"
+        )
+
+
+def _members(archive: zipfile.ZipFile, path: Location, *, most: int = 10_000) -> list[zipfile.ZipInfo]:
+    """Return the arrays of an archive; reject one that claims more than there can be before it is opened."""
     members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-    if len(members) > _MAX_MEMBERS:
-        raise RowFileError(f"{path} holds {len(members)} arrays; up to {_MAX_MEMBERS} are looked at")
+    if len(members) > most:
+        raise RowFileError(f"{path} holds {len(members)} arrays; up to {most} are looked at")
     for info in members:
-        if info.file_size > _MAX_RATIO * (info.compress_size + 1):
+        # Deflate compresses at most 1032 to 1, and the other methods no better.
+        if info.file_size > 1100 * (info.compress_size + 1):
             raise RowFileError(
                 f"{path}: {info.filename!r} claims {info.file_size} bytes from {info.compress_size}, more than any "
                 "compression gives; save it again"
@@ -194,56 +172,41 @@ def _members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
     return members
 
 
-def _read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether stored by columns, and type, from the head of an .npy file."""
+def _read_npy_header(file: IO[bytes], *, most: int = 10_000) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return shape, whether stored by columns, and type from an ``.npy`` header of at ``most`` so many bytes."""
     version = np.lib.format.read_magic(file)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:
         raise ValueError(f"version {version} of the format is only for named fields")
     prefix = file.read(2 if version == (1, 0) else 4)
     length = int.from_bytes(prefix, "little")
-    if length > _MAX_HEADER:
-        raise ValueError(f"its header claims {length} bytes; {_MAX_HEADER} are the most that make sense")
+    if length > most:
+        raise ValueError(f"its header claims {length} bytes; {most} are the most that make sense")
     content = prefix + file.read(length)
     try:
         shape, by_columns, dtype = read(io.BytesIO(content))
-    except Exception as error:  # NumPy has Python parse it, which may fail in many ways, running out of stack included
+    # NumPy has Python parse it, which may fail in many ways, running out of stack included.
+    except Exception as error:
         raise ValueError(f"its header {content[len(prefix) :][:60]!r}... cannot be read ({error})") from error
     if any(size < 0 for size in shape):
         raise ValueError(f"its header claims the shape {shape}")
     return shape, by_columns, dtype
 
 
-def _read_integers(file: IO[bytes], count: int, dtype: str) -> list[int]:
-    """The integers that a file begins with, all of four bytes."""
-    content = file.read(4 * count)
-    if len(content) < 4 * count:
-        raise EOFError(f"it ends after {len(content)} bytes, inside its header")
-    integers: list[int] = np.frombuffer(content, dtype=dtype).tolist()
-    return integers
-
-
 def _read_rows(
-    file: IO[bytes], offset: int, shape: tuple[int, int], dtype: np.dtype, *, size: int, first: int
+    file: IO[bytes], offset: int, shape: Any, dtype: np.dtype, by_columns: bool, size: int, first: int
 ) -> Iterator[np.ndarray]:
     n, d = shape
-    file.seek(offset + first * d * dtype.itemsize)
     for start in range(first, n, size):
-        X = np.empty((min(size, n - start), d), dtype=dtype)
-        _fill(file, X)
+        X = np.empty((min(size, n - start), d), dtype=dtype, order="F" if by_columns else "C")
+        if by_columns:
+            for k in range(d):
+                file.seek(offset + (k * n + start) * dtype.itemsize)
+                _fill(file, X[:, k])
+        else:
+            file.seek(offset + start * d * dtype.itemsize)
+            _fill(file, X)
         yield X
-
-
-def _read_columns(
-    file: IO[bytes], offset: int, shape: tuple[int, int], dtype: np.dtype, *, size: int, first: int
-) -> Iterator[np.ndarray]:
-    n, d = shape
-    for start in range(first, n, size):
-        X = np.empty((d, min(size, n - start)), dtype=dtype)
-        for k in range(d):
-            file.seek(offset + (k * n + start) * dtype.itemsize)
-            _fill(file, X[k])
-        yield X.T
 
 
 def _fill(file: IO[bytes], x: np.ndarray) -> None:

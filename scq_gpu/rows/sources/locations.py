@@ -1,4 +1,4 @@
-"""Where files of rows are: local paths, URLs read through fsspec, patterns and folders of either."""
+"""Locations of files of rows: local paths, URLs read through fsspec, patterns and folders of either."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from scq_gpu._core.files import natural_order
-from scq_gpu._core.optional import need
+from scq_gpu._core.messages import need
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")  # two letters at least: C:// is a drive
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated", "created")
 _DRIVERS = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "abfs": "adlfs",
-    "az": "adlfs",
-    "http": "aiohttp",
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "az"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp"),
 }
 
 
 class Remote:
-    """A file behind a URL: as much of a path as reading rows needs. Credentials are those that fsspec finds."""
+    """A file behind a URL, with the subset of `Path` used here. Credentials are those that fsspec finds."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -37,9 +33,8 @@ class Remote:
         try:
             self.fs, self.inner = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            driver = _DRIVERS.get(scheme.removesuffix("s") if scheme == "https" else scheme)
-            cure = f"pip install {driver}" if driver else "install what fsspec asks for"
-            raise ImportError(f"reading {url} needs a driver that is not installed ({error}): {cure}") from error
+            fix = f"pip install {_DRIVERS[scheme]}" if scheme in _DRIVERS else "install what fsspec asks for"
+            raise ImportError(f"reading {url} needs a driver that is not installed ({error}): {fix}") from error
         except ValueError as error:
             raise ValueError(f"{url} is a URL that cannot be opened: {error}") from error
 
@@ -48,65 +43,63 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of the path, without a query."""
+        """Return the last part of the path, without a query."""
         path = urllib.parse.urlsplit(self.url).path if self.url.startswith("http") else self.inner
         return PurePosixPath(path).name
 
     @property
     def suffix(self) -> str:
-        """The ending of the name."""
+        """Return the ending of the name."""
         return PurePosixPath(self.name).suffix
 
     def resolve(self) -> Remote:
-        """Itself: a URL is not relative to anything."""
+        """Return itself: a URL is not relative to anything."""
         return self
 
     def open(self, mode: str = "rb", buffering: int = -1) -> IO[bytes]:
-        """A file to read from, which can seek; fsspec buffers by itself."""
+        """Open a file that can seek; fsspec does the buffering."""
         file: IO[bytes] = self.fs.open(self.inner, mode)
         return file
 
     def exists(self) -> bool:
-        """Whether there is such a file or folder."""
+        """Return True if there is such a file or folder."""
+        # The exists of fsspec asks web servers for the whole file.
         try:
-            self.fs.info(self.inner)  # fsspec's own exists asks web servers for the whole file
+            self.fs.info(self.inner)
         except FileNotFoundError:
             return False
         return True
 
     def is_dir(self) -> bool:
-        """Whether it is a folder; web servers have none."""
+        """Return True for a folder; web servers have none."""
         return not self.url.startswith("http") and bool(self.fs.isdir(self.inner))
 
     def iterdir(self) -> list[Remote]:
-        """What is in a folder."""
+        """List a folder."""
         return self._like(self.fs.ls(self.inner, detail=False))
 
     def glob(self) -> list[Remote]:
-        """What the URL matches as a pattern."""
+        """List the matches of the URL as a pattern."""
         return self._like(self.fs.glob(self.inner))
 
     def _like(self, inner: Iterable[str]) -> list[Remote]:
         return [Remote(str(self.fs.unstrip_protocol(path))) for path in inner]
 
     def stamp(self) -> dict[str, Any]:
-        """Size, and what tells one version of the file from another."""
+        """Return the size, and a tag that changes with the version of the file."""
         self.fs.invalidate_cache()
         facts = self.fs.info(self.inner)
         if facts.get("size") is None:
-            raise ValueError(f"{self.url} does not say how long it is, so it cannot be read in parts; download it")
-        return {
-            "files": 1,
-            "bytes": int(facts["size"]),
-            "tag": next((str(facts[t]) for t in _TAGS if facts.get(t)), ""),
-        }
+            raise ValueError(f"{self.url} does not say how long it is, so it cannot be read in blocks; download it")
+        tag = next((str(facts[key]) for key in _TAGS if facts.get(key)), "")
+        return {"files": 1, "bytes": int(facts["size"]), "tag": tag}
 
 
 Location = Path | Remote
 
 
 def locate(path: str | os.PathLike[str]) -> list[Location] | Location:
-    """A path or URL as a location, or the locations that a pattern matches, in natural order."""
+    """Return the location of a path or URL, or the locations that a pattern matches, in natural order."""
     text = os.fspath(path)
     if is_url(text) and not text.startswith("file://"):
         remote = Remote(text)
@@ -120,12 +113,13 @@ def locate(path: str | os.PathLike[str]) -> list[Location] | Location:
 
 
 def is_url(text: object) -> bool:
-    """Whether a text is a URL, which pathlib would spoil."""
-    return isinstance(text, str) and _URL.match(text) is not None
+    """Return True for the text of a URL, which pathlib would spoil."""
+    # A scheme has two letters at least: C:// is a drive.
+    return isinstance(text, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)", text) is not None
 
 
 def in_order(found: Iterable[Any], pattern: str) -> list[Location]:
-    """What a pattern matched, ``part-2`` before ``part-10``."""
+    """Sort the matches of a pattern, ``part-2`` before ``part-10``."""
     ordered = sorted(found, key=lambda path: [natural_order(Path(part)) for part in Path(str(path)).parts])
     if not ordered:
         raise FileNotFoundError(f"no file matches {pattern}")

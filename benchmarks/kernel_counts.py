@@ -1,0 +1,187 @@
+"""Bytes and operations of the CUDA kernels as functions of the sizes, and tables of the docs that need no GPU.
+
+    python benchmarks/kernel_counts.py          # the tables of docs/results/maintainers/kernels.md
+    python benchmarks/kernel_counts.py --flips  # the table of docs/gpu.md, by the simulator: needs g++
+
+The byte counts are those of the instructions, exact and tested against the simulator's counters; they leave out what
+caches save. No number here was measured on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from scq_gpu.kernels.cuda.asymmetric import AsymmetricVariant
+from scq_gpu.kernels.cuda.encode import ELEMENT_BYTES, EncodeVariant
+from scq_gpu.kernels.cuda.hamming import HammingVariant
+from scq_gpu.kernels.cuda.launch import ceil_div
+
+# GB/s; dense TFLOP/s of float32, TF32 and float16 with float32 sums; from the vendor's data sheets
+DEVICES: dict[str, tuple[float, float, float | None, float]] = {
+    "A100 80GB SXM": (2039, 19.5, 156, 312),
+    "H100 SXM": (3350, 66.9, 494.7, 989.4),
+    "L4": (300, 30.3, 60.5, 121),
+    "T4": (320, 8.1, None, 65),
+    "RTX 4090": (1008, 82.6, 82.6, 165.2),
+}
+FFMA_SHARE, TENSOR_SHARE = 0.8, 0.7  # of the peak, that a good kernel reaches
+
+# Rows streamed from the host: GB/s of 16 lanes, of the standard. A block asks the driver for 3 launches and copies of
+# encode, 4 events and waits of the ring, and the download of codes, each taken to hold the host for LAUNCH seconds.
+BUSES = {"PCIe 3.0 x16": 15.75, "PCIe 4.0 x16": 31.5, "PCIe 5.0 x16": 63.0}
+BLOCK_BYTES, BLOCK_CALLS, LAUNCH = 128 << 20, 8, 10e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodeTraffic:
+    """What encoding n rows of d features into n_bits bits moves and computes.
+
+    Parameters
+    ----------
+    x, w, t : int
+        Bytes loaded from X, W and t.
+    codes : int
+        Bytes stored.
+    flops : int
+        Useful operations, 2 n d n_bits.
+    computed : int
+        Operations the tiles compute: padding and, with "accurate", all three passes included.
+    """
+
+    x: int
+    w: int
+    t: int
+    codes: int
+    flops: int
+    computed: int
+
+
+def encode_traffic(variant: EncodeVariant, n: int, d: int, n_bits: int) -> EncodeTraffic:
+    """Count one launch: X once for each tile of bits, W once for each tile of rows."""
+    bit_tiles, row_tiles = ceil_div(n_bits, variant.tile_bits), ceil_div(n, variant.tile_rows)
+    x_bytes = ELEMENT_BYTES[variant.element]
+    exact = variant.precision == "exact"
+    # threads of a block that read one threshold
+    readers = variant.tile_rows // variant.rows_per_thread if exact else 32
+    padded = (
+        row_tiles * variant.tile_rows * ceil_div(d, variant.tile_k) * variant.tile_k * bit_tiles * variant.tile_bits
+    )
+    return EncodeTraffic(
+        x=n * d * x_bytes * bit_tiles,
+        w=n_bits * d * (4 if exact else x_bytes) * row_tiles,
+        t=4 * n_bits * readers * row_tiles,
+        codes=n * ceil_div(n_bits, 8),
+        flops=2 * n * d * n_bits,
+        computed=2 * padded * (3 if variant.precision == "accurate" else 1),
+    )
+
+
+def scan_bytes(variant: HammingVariant, n: int, n_queries: int) -> tuple[int, int]:
+    """Count the bytes that one walk over the database loads: from the database, and from the queries."""
+    plane = ceil_div(n, 4) * 4
+    database = 4 * variant.n_words * plane * ceil_div(n_queries, variant.queries)
+    return database, 4 * variant.n_words * n_queries * variant.chunks(n)
+
+
+@dataclasses.dataclass(frozen=True)
+class AsymmetricTraffic:
+    """What scoring n codes for some queries, and selecting the k least scores of each, moves.
+
+    Parameters
+    ----------
+    codes, gains, factors, constants : int
+        Bytes asymmetric_scores loads; ``factors`` those of offsets and of scales each.
+    keys : int
+        Bytes of all scores: stored once, loaded five times by asymmetric_select.
+    lookups : int
+        Words read from tables in shared memory.
+    """
+
+    codes: int
+    gains: int
+    factors: int
+    constants: int
+    keys: int
+    lookups: int
+
+
+def asymmetric_traffic(
+    variant: AsymmetricVariant, n: int, n_bytes: int, n_bits: int, n_queries: int
+) -> AsymmetricTraffic:
+    """Count one block of rows and queries: codes and factors once for each tile of queries."""
+    tiles, chunks = ceil_div(n_queries, variant.queries), ceil_div(n, variant.chunk_items)
+    return AsymmetricTraffic(
+        codes=n * n_bytes * tiles,
+        gains=4 * n_bits * n_queries * chunks,
+        factors=4 * n * tiles,
+        constants=4 * n * n_queries,
+        keys=4 * n * n_queries,
+        lookups=2 * n_bytes * n * tiles * variant.queries,
+    )
+
+
+def memory_bound_bits(bandwidth: float, flops: float, element_bytes: int) -> int:
+    """Return the largest n_bits computed in the time to read X: 2 n d n_bits / flops <= n d bytes / bandwidth."""
+    return int(flops * element_bytes / (2 * bandwidth))
+
+
+def print_memory_bound_bits() -> None:
+    """Print up to how many bits encoding is bound by memory."""
+    print("| | exact, float32 | fast, float32 | accurate, float32 | fast, float16 |")
+    print("|---|---|---|---|---|")
+    for name, (bandwidth, single, tf32, half) in DEVICES.items():
+        peaks = (
+            (FFMA_SHARE * single, 4),
+            (TENSOR_SHARE * tf32, 4) if tf32 else None,
+            (TENSOR_SHARE * tf32 / 3, 4) if tf32 else None,
+            (TENSOR_SHARE * half, 2),
+        )
+        cells = (str(memory_bound_bits(1e9 * bandwidth, 1e12 * peak[0], peak[1])) if peak else "-" for peak in peaks)
+        print(f"| {name} |", " | ".join(cells), "|")
+
+
+def print_streaming() -> None:
+    """Print the share of driver calls in the time of a streamed block, and the block at which it is 5 %."""
+    print("| | copy of a block, ms | driver calls, ms | share | 5 % at a block of |")
+    print("|---|---|---|---|---|")
+    calls = BLOCK_CALLS * LAUNCH
+    for name, rate in BUSES.items():
+        copy = BLOCK_BYTES / (1e9 * rate)
+        smallest = calls / 0.05 * 1e9 * rate / 2**20
+        print(f"| {name} | {1e3 * copy:.1f} | {1e3 * calls:.2f} | {calls / copy:.1%} | {smallest:.0f} MiB |")
+
+
+def print_flips(n: int = 4096, d: int = 256, n_bits: int = 128) -> None:
+    """Print how many bits differ from float64, per type and precision, on Gaussian data in the simulator."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from cuda_on_cpu import SimulatedDevice
+    from cuda_on_cpu.cases import encode_case
+
+    device = SimulatedDevice()
+    print(f"n = {n}, d = {d}, {n_bits} bits: {n * n_bits} bits\n")
+    print("| features | exact | accurate | fast |")
+    print("|---|---|---|---|")
+    for element in ("float32", "float16", "bfloat16"):
+        flips = [
+            encode_case(device, n, d, n_bits, element=element, precision=precision) * n * n_bits
+            for precision in ("exact", "accurate", "fast")
+        ]
+        print(f"| {element} |", " | ".join(f"{count:.0f}" for count in flips), "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--flips", action="store_true", help="bits that differ from float64, in the simulator")
+    if parser.parse_args().flips:
+        print_flips()
+        return
+    print_memory_bound_bits()
+    print()
+    print_streaming()
+
+
+if __name__ == "__main__":
+    main()

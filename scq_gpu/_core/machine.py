@@ -1,0 +1,282 @@
+"""Threads and memory of this process: results do not depend on the number of threads.
+
+A BLAS library that spreads one product over threads splits it by their number and rounds accordingly, so a fit would
+end in different codes on a different number of threads. Here BLAS is held to one thread, blocks of a fixed size go to
+several threads, and their results are added up in the order of the blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import importlib.util
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import chain, islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Held:
+    """The hold on BLAS, counted because several fits may run side by side, and what BLAS had before."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holders = 0
+        self.threads = 1
+        self.limit: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+        self.modules = 0
+        self.libraries: Any = None
+
+    def pool(self) -> ThreadPoolExecutor:
+        """Return the threads that blocks go to; they live as long as the hold, as starting them takes time."""
+        with self.lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="scq-block")
+            return self._pool
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold BLAS to one thread until the last of those who hold it leaves."""
+        with self.lock:
+            if not self.holders:
+                # The search for BLAS libraries takes longer than encoding a row. They come with imports, so it is
+                # repeated only after further imports; a module that is being imported counts once its library is there.
+                modules = len(sys.modules)
+                if modules != self.modules:
+                    self.libraries, self.modules = ThreadpoolController().select(user_api="blas"), modules
+                self.threads = max((library.num_threads for library in self.libraries.lib_controllers), default=1)
+                self.limit = self.libraries.limit(limits=1)
+            self.holders += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.holders -= 1
+                if not self.holders:
+                    self.limit.restore_original_limits()
+                    if self._pool is not None:
+                        self._pool.shutdown()
+                        self._pool = None
+
+
+_held = _Held()
+
+
+def blas_in_one_thread(xp: ModuleType) -> contextlib.AbstractContextManager[None]:
+    """Hold BLAS to one thread per product; `ordered_map` then uses as many threads as BLAS had."""
+    return _held.hold() if "numpy" in xp.__name__ else contextlib.nullcontext()
+
+
+def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """Yield ``function(item)`` of every item in order, on several threads inside `blas_in_one_thread`."""
+    threads = _held.threads if _held.holders else 1
+    if threads == 1:
+        yield from map(function, items)
+        return
+    items = iter(items)
+    few = deque(islice(items, 2))
+    # One block is not worth a thread
+    if len(few) < 2:
+        yield from map(function, few)
+        return
+    waiting: deque[Future[T]] = deque()
+    pool = _held.pool()
+    try:
+        # Items are released once they are taken
+        for item in chain((few.popleft() for _ in range(2)), items):
+            # The context holds NumPy's handling of floating-point errors, for example
+            here = contextvars.copy_context()
+            waiting.append(pool.submit(here.run, function, item))
+            # Two blocks under way per thread keep every thread busy
+            if len(waiting) >= 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def product(A: Any, B: Any) -> Any:
+    """Return ``A @ B``, computed by NumPy in bands of 320 rows over threads if the product is large."""
+    # Below 2^24 multiplications, handing bands to threads costs more than it saves
+    if not isinstance(A, np.ndarray) or A.shape[0] * A.shape[1] * B.shape[1] < 1 << 24:
+        return A @ B
+    C = np.empty((A.shape[0], B.shape[1]), dtype=np.result_type(A, B))
+    bands = (slice(start, start + 320) for start in range(0, A.shape[0], 320))
+    for _ in ordered_map(lambda band: np.matmul(A[band, :], B, out=C[band, :]), bands):
+        pass
+    return C
+
+
+def interruptible(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call ``function(*arguments)`` such that Ctrl-C returns at once, also inside a call of LAPACK.
+
+    A thread computes, and is left to itself on an interrupt. The function must have no side effects.
+    """
+    # Only the main thread gets signals
+    if threading.current_thread() is not threading.main_thread():
+        return function(*arguments)
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(function(*arguments))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), daemon=True, name="scq-interruptible").start()
+    return answer.result()
+
+
+# ---- threads for compiled loops, which release the GIL ----
+
+PIECE = 1 << 27  # steps of a compiled loop, a word or a few products each: some hundredths of a second
+
+
+@functools.cache
+def allowed_threads() -> int:
+    """Return the number of threads for compiled loops: NUMBA_NUM_THREADS if set, else the cores of this process."""
+    wanted = os.environ.get("NUMBA_NUM_THREADS", "")
+    return max(1, int(wanted)) if wanted.strip().isdecimal() else available_cores()
+
+
+class _Stopped(Exception):
+    """Another task failed, or the caller was interrupted: nobody waits for this one."""
+
+
+_running = threading.local()
+
+
+def check_stopped() -> None:
+    """Raise in a task that nobody waits for any more. Tasks call it between pieces of `PIECE` steps."""
+    stopped = getattr(_running, "stopped", None)
+    if stopped is not None and stopped.is_set():
+        raise _Stopped
+
+
+def piece_rows(steps_per_row: int) -> int:
+    """Return how many rows a compiled loop takes between two calls of `check_stopped`, at least 4096."""
+    return max(4096, PIECE // max(1, steps_per_row))
+
+
+def over_tasks(tasks: Sequence[tuple[Any, ...]]) -> None:
+    """Call every ``(function, *arguments)``, on as many threads as are allowed.
+
+    An interrupt or an error ends it within the time of one piece. Waiting tasks are dropped, and running tasks stop at
+    their next `check_stopped`.
+    """
+    threads = min(allowed_threads(), len(tasks))
+    if threads <= 1:
+        try:
+            for function, *arguments in tasks:
+                function(*arguments)
+        # Python raises this for an interrupt while numba hands over its results
+        except SystemError as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, KeyboardInterrupt):
+                cause = cause.__cause__
+            raise (error if cause is None else KeyboardInterrupt) from error.__cause__
+        return
+    stopped = threading.Event()
+
+    def run(function: Callable[..., None], *arguments: Any) -> None:
+        _running.stopped = stopped
+        try:
+            check_stopped()
+            function(*arguments)
+        finally:
+            _running.stopped = None
+
+    pool = ThreadPoolExecutor(threads)
+    futures = [pool.submit(run, *task) for task in tasks]
+    try:
+        for done in futures:
+            done.result()
+    except BaseException:
+        stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        # a task that is still being compiled may take longer; it ends by itself
+        wait([future for future in futures if not future.cancelled()], timeout=0.25)
+        raise
+    pool.shutdown()
+
+
+# ---- memory ----
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+KEPT_BYTES: Final = 512 << 20
+"""Rows read from files stay in memory, projected, up to this size and a quarter of the available memory."""
+
+
+def worth_keeping(n_bytes: int) -> bool:
+    """Return True for rows of files that may stay in memory, projected."""
+    available = available_bytes()
+    return n_bytes <= KEPT_BYTES and (available is None or n_bytes <= available / 4)
+
+
+def available_bytes() -> int | None:
+    """Return the bytes that can be allocated without swapping, on this machine and in its container."""
+    return min((count for count in (_machine_bytes(), _container_bytes()) if count is not None), default=None)
+
+
+def check_room(n_bytes: int, what: str, *, fix: str = "") -> None:
+    """Raise a MemoryError for an allocation beyond the available memory, before the system kills the process."""
+    available = available_bytes()
+    if available is not None and n_bytes > available:
+        raise MemoryError(
+            f"{what} would take {n_bytes / 2**30:,.1f} GiB of memory, and {available / 2**30:,.1f} GiB are available"
+            f"{'; ' if fix else ''}{fix}"
+        )
+
+
+def _machine_bytes() -> int | None:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    if importlib.util.find_spec("psutil") is not None:
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    return None
+
+
+def _container_bytes() -> int | None:
+    """Return the bytes left under the limits of the control groups (version 2); cached files do not count."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own = _CGROUPS / next(line for line in lines if line.startswith("0::"))[3:].lstrip("/")
+        groups = [group for group in (own, *own.parents) if group.is_relative_to(_CGROUPS)]
+        return min((left for left in map(_bytes_left, groups) if left is not None), default=None)
+    return None
+
+
+def _bytes_left(group: Path) -> int | None:
+    limit = group / "memory.max"
+    if not limit.exists() or limit.read_text().strip() == "max":
+        return None
+    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    cached = int(stat["active_file"]) + int(stat["inactive_file"])
+    return max(0, int(limit.read_text()) - int((group / "memory.current").read_text()) + cached)
