@@ -6,7 +6,7 @@ CUPY := .venv-cupy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 THREADS ?= 2
-THREAD_ENV := OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS)
+THREAD_ENV := OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS)
 
 .PHONY: demo test campaign test-minimum test-cuda test-cupy lint format bench bench-gpu paper pictures docs package \
 	clean help
@@ -22,8 +22,11 @@ $(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# one stamp for each extra; pyproject.toml changed, install again
-$(VENV)/.extra-%: $(VENV)/.base pyproject.toml
+# the native core is compiled when the package is installed
+NATIVE := CMakeLists.txt $(wildcard scq_gpu/kernels/native/*.cpp scq_gpu/kernels/native/*.h)
+
+# one stamp for each extra; pyproject.toml or the native core changed, install again
+$(VENV)/.extra-%: $(VENV)/.base pyproject.toml $(NATIVE)
 	$(PIP) -e ".[$*]"
 	touch $@
 
@@ -43,20 +46,20 @@ SCALE ?= 1
 campaign: $(VENV)/.extra-test  ## Fuzzed files, kills, threads, interrupts, soak: docs/reliability.md; SCALE=0.1 for less
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m campaigns.campaigns --scale $(SCALE)
 
-# an environment of its own; its compiled loops are kept apart too. Old libraries warn about their newer dependencies
-$(MINIMUM)/.ready: pyproject.toml tests/minimum.txt
+# an environment of its own. Old libraries warn about their newer dependencies
+$(MINIMUM)/.ready: pyproject.toml tests/minimum.txt $(NATIVE)
 	$(PYTHON) -m venv --clear $(MINIMUM)
 	$(MINIMUM)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[test]" -c tests/minimum.txt
 	touch $@
 
 test-minimum: $(MINIMUM)/.ready  ## The tests with the oldest versions that pyproject.toml allows
-	$(TEST_ENV) NUMBA_CACHE_DIR=$(CURDIR)/$(MINIMUM)/numba $(MINIMUM)/bin/python $(ALL_TESTS) -W ignore::DeprecationWarning
+	$(TEST_ENV) $(MINIMUM)/bin/python $(ALL_TESTS) -W ignore::DeprecationWarning
 
 test-cuda: $(VENV)/.extra-test $(VENV)/.extra-cuda-toolchain  ## Compile every CUDA kernel, check its budgets
 	$(BIN)/python -m pytest -m cuda_toolchain
 
 # CuPy's own wheel over CPU stand-ins for the CUDA libraries (docs/gpu.md)
-$(CUPY)/.extra-test: pyproject.toml
+$(CUPY)/.extra-test: pyproject.toml $(NATIVE)
 	$(PYTHON) -m venv $(CUPY)
 	$(CUPY)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[test]"
 	touch $@

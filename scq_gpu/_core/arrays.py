@@ -114,11 +114,6 @@ def quiet_floats() -> contextlib.AbstractContextManager[object]:
     return np.errstate(all="ignore")
 
 
-def has_llvm(x: Array) -> bool:
-    """Return True if x is a NumPy array and llvmlite, which compiles loops over it, is installed."""
-    return isinstance(x, np.ndarray) and importlib.util.find_spec("llvmlite") is not None
-
-
 def row_slices(n: int, size: int) -> list[slice]:
     """Cut n rows into slices of ``size``; the last stays open, since array-API slices must not overrun."""
     return [slice(start, start + size if start + size < n else None) for start in range(0, n, size)]

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import importlib.util
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
@@ -149,77 +148,13 @@ def interruptible(function: Callable[..., Any], *arguments: Any) -> Any:
     return answer.result()
 
 
-# ---- threads for compiled loops, which release the GIL ----
-
-PIECE = 1 << 27  # steps of a compiled loop, a word or a few products each: some hundredths of a second
-
-
-@functools.cache
 def allowed_threads() -> int:
-    """Return the number of threads for compiled loops: NUMBA_NUM_THREADS if set, else the cores of this process."""
-    wanted = os.environ.get("NUMBA_NUM_THREADS", "")
-    return max(1, int(wanted)) if wanted.strip().isdecimal() else available_cores()
-
-
-class _Stopped(Exception):
-    """Another task failed, or the caller was interrupted: nobody waits for this one."""
-
-
-_running = threading.local()
-
-
-def check_stopped() -> None:
-    """Raise in a task that nobody waits for any more. Tasks call it between pieces of `PIECE` steps."""
-    stopped = getattr(_running, "stopped", None)
-    if stopped is not None and stopped.is_set():
-        raise _Stopped
-
-
-def piece_rows(steps_per_row: int) -> int:
-    """Return how many rows a compiled loop takes between two calls of `check_stopped`, at least 4096."""
-    return max(4096, PIECE // max(1, steps_per_row))
-
-
-def over_tasks(tasks: Sequence[tuple[Any, ...]]) -> None:
-    """Call every ``(function, *arguments)``, on as many threads as are allowed.
-
-    An interrupt or an error ends it within the time of one piece. Waiting tasks are dropped, and running tasks stop at
-    their next `check_stopped`.
-    """
-    threads = min(allowed_threads(), len(tasks))
-    if threads <= 1:
-        try:
-            for function, *arguments in tasks:
-                function(*arguments)
-        # Python raises this for an interrupt while numba hands over its results
-        except SystemError as error:
-            cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, KeyboardInterrupt):
-                cause = cause.__cause__
-            raise (error if cause is None else KeyboardInterrupt) from error.__cause__
-        return
-    stopped = threading.Event()
-
-    def run(function: Callable[..., None], *arguments: Any) -> None:
-        _running.stopped = stopped
-        try:
-            check_stopped()
-            function(*arguments)
-        finally:
-            _running.stopped = None
-
-    pool = ThreadPoolExecutor(threads)
-    futures = [pool.submit(run, *task) for task in tasks]
-    try:
-        for done in futures:
-            done.result()
-    except BaseException:
-        stopped.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        # a task that is still being compiled may take longer; it ends by itself
-        wait([future for future in futures if not future.cancelled()], timeout=0.25)
-        raise
-    pool.shutdown()
+    """Return the number of threads for native loops: SCQ_NUM_THREADS or OMP_NUM_THREADS, else the cores to run on."""
+    for name in ("SCQ_NUM_THREADS", "OMP_NUM_THREADS"):
+        wanted = os.environ.get(name, "")
+        if wanted.strip().isdecimal():
+            return max(1, int(wanted))
+    return available_cores()
 
 
 # ---- memory ----

@@ -21,10 +21,11 @@ from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.machine import available_bytes
 from scq_gpu._core.validate import fill_invalid
 from scq_gpu.cli._console import Session, app, argument, command, option
+from scq_gpu.kernels import native
 from scq_gpu.search import index_file
 
 _PACKAGES = (
-    *("numpy", "scikit-learn", "numba", "cupy-cuda12x", "cupy-cuda13x", "torch", "faiss-cpu", "matplotlib", "dask"),
+    *("numpy", "scikit-learn", "cupy-cuda12x", "cupy-cuda13x", "torch", "faiss-cpu", "matplotlib", "dask"),
     *("pyarrow", "h5py", "zarr", "onnx"),
 )
 
@@ -77,6 +78,7 @@ def _machine() -> dict[str, Any]:
         "memory_available": None if memory is None else f"{memory / 2**30:.1f} GiB",
         "devices": ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))]),
     }
+    facts["native_core"] = f"none: {native.missing}" if native.core is None else native.core.in_use()
     if reason:
         facts["no_gpu"] = reason
     for package in _PACKAGES:

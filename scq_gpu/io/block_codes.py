@@ -113,7 +113,7 @@ def _prepare(work: Work, alive: Connection, threads: int) -> None:
     global _work
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
+    os.environ.setdefault("SCQ_NUM_THREADS", str(threads))
     threadpool_limits(threads)
 
     def end_with_parent() -> None:

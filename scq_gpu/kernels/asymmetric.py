@@ -2,49 +2,52 @@
 
 The score of a row is the summed gain of its set bits or, with per-row factors, ``offset + scale * (constant + sum)``.
 Every engine adds the sums in the order of the bytes, so equal codes have equal scores. The CUDA kernel adds sums of
-four bits, the other engines of eight.
+four bits, the other engines of eight, each the sum of two tables of 16 entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, is_row_major, namespace, row_slices, runs_kernels
-from scq_gpu._core.bits import unpack_bits
 from scq_gpu._core.factors import RowFactors
+from scq_gpu.kernels import native
 from scq_gpu.kernels.cuda import asymmetric as cuda
-from scq_gpu.kernels.hamming import Nearest, code_blocks, queries_at_once, runs_numba
+from scq_gpu.kernels.hamming import Nearest, code_blocks, queries_at_once
 
 _BLOCK_ROWS = 1 << 14
 
 
-def engine(codes: Array, pairs: int) -> str:
-    """Name the engine that scores these codes for float queries: "cuda", "numba" or "arrays"."""
+def engine(codes: Array) -> str:
+    """Name the engine that scores these codes for float queries: "cuda", "native" or "arrays"."""
     if runs_kernels(codes) and 1 <= codes.shape[1] <= cuda.MAX_SCORED_BYTES and is_row_major(codes):
         return "cuda"
-    return "numba" if runs_numba(codes, pairs) else "arrays"
+    return "native" if native.runs_native(codes) else "arrays"
 
 
-def knn(gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | None = None) -> tuple[Array, Array]:
+def knn(
+    gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | None = None, searcher: Any = None
+) -> tuple[Array, Array]:
     """Find the rows of least score for gains (q, n_bits): scores (q, k) float32 and rows (q, k) int64.
 
     Ascending, lowest row first inside a tie, padded with inf and -1; in the namespace and on the device of the codes.
+    ``searcher`` is that of `kernels.search` for these codes, if the caller keeps one.
     """
     codes, n = parts[0], sum(part.shape[0] for part in parts)
-    chosen = engine(codes, len(gain) * n)
+    chosen = engine(codes)
     if chosen == "cuda":
         return cuda.knn(gain, parts, k, factors=factors)
-    if chosen == "numba":
-        from scq_gpu.kernels import asymmetric_numba
-
-        return asymmetric_numba.knn(gain, parts, k, factors=factors)
+    entries = nibble_tables(gain, codes.shape[1])
+    if chosen == "native":
+        return (searcher or native.CodeSearch(parts)).least(entries, k, factors=factors)
     xp = namespace(codes)
     answers = []
     for block in row_slices(gain.shape[0], queries_at_once(codes, min(k, n) + _BLOCK_ROWS)):
-        tables = _byte_tables(from_host(gain[block], xp=xp, device=device_of(codes)), codes.shape[1], xp=xp)
+        tables = from_host(byte_tables(entries[block]), xp=xp, device=device_of(codes))
         nearest = Nearest(k, xp=xp)
         factor_blocks = _factor_blocks(factors, block, xp=xp)
         for some, first in code_blocks(parts, _BLOCK_ROWS):
@@ -60,14 +63,23 @@ def knn(gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | N
     return xp.concat([d for d, _ in answers], axis=0), xp.concat([row for _, row in answers], axis=0)
 
 
-def _byte_tables(gain: Array, width: int, *, xp: ModuleType) -> Array:
-    """Sum the gain of every value of every byte: (q, bytes, 256) float32."""
-    device = device_of(gain)
-    missing = 8 * width - gain.shape[1]
-    gain = xp.concat([gain, xp.zeros((gain.shape[0], missing), dtype=gain.dtype, device=device)], axis=1)
-    values = xp.reshape(xp.arange(256, dtype=xp.uint8, device=device), (256, 1))
-    bits = xp.matrix_transpose(xp.astype(unpack_bits(values, xp=xp), xp.float32))  # (8, 256)
-    return xp.reshape(gain, (gain.shape[0], width, 8)) @ bits
+def nibble_tables(gain: np.ndarray, width: int) -> np.ndarray:
+    """Sum the gain of every value of every 4 bits of a code: (q, width, 2, 16) float32, the low nibble first."""
+    padded = np.zeros((len(gain), 8 * width), dtype=np.float32)
+    padded[:, : gain.shape[1]] = gain
+    of_bits = padded.reshape(len(gain), width, 2, 4)
+    tables = np.zeros((len(gain), width, 2, 16), dtype=np.float32)
+    values = np.arange(16)
+    # Bit by bit, so that the sums are rounded in one order everywhere
+    for bit in range(4):
+        tables += of_bits[..., bit, None] * (values >> bit & 1).astype(np.float32)
+    return tables
+
+
+def byte_tables(entries: np.ndarray) -> np.ndarray:
+    """Add up the tables of the two nibbles of each byte: (q, bytes, 256)."""
+    sums: np.ndarray = entries[:, :, 0, None, :] + entries[:, :, 1, :, None]
+    return sums.reshape(*entries.shape[:2], 256)
 
 
 def _factor_blocks(factors: RowFactors | None, queries: slice, *, xp: ModuleType) -> Iterator[tuple[Array, ...]]:

@@ -17,7 +17,6 @@ from scq_gpu._core.arrays import (
     compute_dtype,
     cuda_device_of,
     device_of,
-    has_llvm,
     is_row_major,
     namespace,
     on_device_of_arguments,
@@ -28,6 +27,7 @@ from scq_gpu._core.arrays import (
 from scq_gpu._core.bits import code_bytes, pack_bits
 from scq_gpu._core.machine import ordered_map
 from scq_gpu._core.validate import check_choice, check_linear_map, check_out
+from scq_gpu.kernels import native
 from scq_gpu.kernels.cuda import encode as cuda
 from scq_gpu.kernels.cuda.launch import element_of
 
@@ -83,7 +83,7 @@ def has_encode_kernel(X: Array) -> bool:
 
 
 def encode_engine(X: Array, precision: str) -> str:
-    """Name the engine that encodes rows X: "cuda", "llvm", "numpy" or "arrays"; raise if none has the precision."""
+    """Name the engine that encodes rows X: "cuda", "native", "numpy" or "arrays"; raise if none has the precision."""
     check_choice(precision, name="precision", choices=PRECISIONS)
     if has_encode_kernel(X):
         return "cuda"
@@ -94,7 +94,7 @@ def encode_engine(X: Array, precision: str) -> str:
             f"pass precision='exact' (of {', '.join(map(repr, PRECISIONS))}), which runs everywhere"
         )
     if isinstance(X, np.ndarray):
-        return "llvm" if has_llvm(X) else "numpy"
+        return "native" if native.runs_native(X) else "numpy"
     return "arrays"
 
 
@@ -130,10 +130,8 @@ def encode_rows(
     codes = np.empty((X.shape[0], code_bytes(W.shape[1])), dtype=np.uint8) if out is None else out
     if not X.shape[0]:
         return codes, True
-    if engine == "llvm":
-        from scq_gpu.kernels import encode_llvm
-
-        return codes, encode_llvm.encode_into(codes, np.asarray(X), np.asarray(W), np.asarray(t))
+    if engine == "native":
+        return codes, native.encode_into(codes, np.asarray(X), np.asarray(W), np.asarray(t))
     return codes, _encode_into(codes, np.asarray(X), W, t)
 
 

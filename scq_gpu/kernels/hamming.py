@@ -8,7 +8,6 @@ is infinite between codes that differ and share none, and 0 between equal codes,
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -18,13 +17,7 @@ import numpy as np
 from scq_gpu._core.arrays import Array, affordable, device_of, from_host, row_slices, signs
 from scq_gpu._core.bits import unpack_bits
 
-PAIRS = 1 << 22  # query-code pairs from which loading the loops that numba compiled pays
 _BLOCK_FLOATS = 1 << 24  # unpacked bits of the database in one matrix product
-
-
-def runs_numba(codes: Array, pairs: int) -> bool:
-    """Return whether numba's loops run over that many pairs of codes: NumPy arrays, numba installed, enough pairs."""
-    return pairs >= PAIRS and isinstance(codes, np.ndarray) and importlib.util.find_spec("numba") is not None
 
 
 def as_words(codes: np.ndarray) -> np.ndarray:

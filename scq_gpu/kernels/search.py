@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import Array, namespace, row_slices, runs_kernels, to_host
+from scq_gpu.kernels import native
 from scq_gpu.kernels.cuda import hamming as cuda
-from scq_gpu.kernels.hamming import Nearest, code_blocks, distances, queries_at_once, runs_numba, spherical_distances
+from scq_gpu.kernels.hamming import Nearest, code_blocks, distances, queries_at_once, spherical_distances
 
 _BLOCK_ROWS = 1 << 16
 
 
-def searcher(codes: Array, pairs: int, *, k: int = 1, distance: str = "hamming") -> Any:
+def searcher(codes: Array, *, k: int = 1, distance: str = "hamming") -> Any:
     """Return the engine that searches these codes: a module or object with ``knn`` and ``within``, or its class.
 
     A class makes the engine from the codes, and the caller keeps it for later searches.
@@ -23,10 +24,8 @@ def searcher(codes: Array, pairs: int, *, k: int = 1, distance: str = "hamming")
         return SPHERICAL
     if runs_kernels(codes) and 1 <= codes.shape[1] <= cuda.MAX_BITS // 8 and k <= cuda.MAX_K:
         return cuda.CodeSearch
-    if runs_numba(codes, pairs):
-        from scq_gpu.kernels import hamming_numba
-
-        return hamming_numba
+    if native.runs_native(codes):
+        return native.CodeSearch
     return HAMMING
 
 

@@ -11,7 +11,8 @@ from types import ModuleType
 import numpy as np
 
 from scq_gpu._core.arrays import Array, affordable, device_of, like, namespace, row_slices, to_host
-from scq_gpu.kernels.hamming import distances, runs_numba, spherical_levels, spherical_ranks
+from scq_gpu.kernels import native
+from scq_gpu.kernels.hamming import distances, spherical_levels, spherical_ranks
 
 _BLOCK_PAIRS = 1 << 21  # query-code pairs in memory at a time
 
@@ -56,10 +57,9 @@ def scan(
     n, width = database.shape
     at, k = min(at or n, n), min(k, n)
     spherical = distance == "spherical"
-    if not spherical and runs_numba(queries, queries.shape[0] * n) and 8 * width < 1 << 15:
-        from scq_gpu.kernels import ranking_numba
-
-        return Scan(*ranking_numba.scan(queries, database, query_labels, database_labels, ap=ap, at=at, k=k))
+    if not spherical and native.runs_native(queries) and 8 * width < 1 << 15:
+        sets = to_host(query_labels), to_host(database_labels)
+        return Scan(*native.rank(queries, database, *sets, ap=ap, at=at, k=k))
     labels = [like(x, queries) for x in (query_labels, database_labels)]
     levels = spherical_levels(width) if spherical else 8 * width + 1
     # A pair takes 64 bytes: its distance, relevance, key and order.

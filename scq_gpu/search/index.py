@@ -27,10 +27,10 @@ from scq_gpu.search.state import State, by_distance, check_codes, lowest_first, 
 class HammingIndex:
     """Packed codes with exact nearest-neighbor and radius search.
 
-    Codes are searched on their device. NumPy codes are searched by compiled loops on all cores if numba is installed
-    (extra ``cpu``), else by NumPy. Codes on a GPU, up to 1024 bits, are searched by CUDA kernels, from a second copy
-    that the first search makes. Codes of any other array namespace are searched by that namespace. The answer is always
-    the same: ties are ordered by id, the lowest first.
+    Codes are searched on their device. NumPy codes are searched by native loops on all cores, codes on a GPU, up to
+    1024 bits, by CUDA kernels, both from a second copy that the first search makes (a memory map is not copied). Codes
+    of any other array namespace are searched by that namespace. The answer is always the same: ties are ordered by id,
+    the lowest first.
 
     Threads may search, add and remove at the same time: a search sees the codes as they were when it began.
 
@@ -290,7 +290,8 @@ class HammingIndex:
                 if state.factors:
                     offsets = [part[:, 0] if scores.offsets else part[:, 0] * 0 for part in state.factors]
                     factors = RowFactors(offsets, [part[:, 1] for part in state.factors], scores.constants)
-                d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors)
+                searcher = self._engine(state.parts[0], state, distance="hamming")
+                d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors, searcher=searcher)
                 d = d * scores.unit + like(scores.base, d)[:, None]
                 # Rounding may leave a distance below 0, but an inner product may be negative
                 if metric != "ip":
@@ -468,9 +469,9 @@ class HammingIndex:
         with self._lock:
             return multi_index.tables(state.made, list(state.parts), self.n_bits, radius, queries=queries, build=build)
 
-    def _engine(self, queries: Array, state: State, *, k: int = 1) -> Any:
+    def _engine(self, queries: Array, state: State, *, k: int = 1, distance: str | None = None) -> Any:
         """Return the engine for these queries."""
-        engine = searcher(queries, queries.shape[0] * len(state), k=min(k, len(state)), distance=self.distance)
+        engine = searcher(queries, k=min(k, len(state)), distance=distance or self.distance)
         # An engine with a layout of its own is a class; its object is kept beside the codes
         if not isinstance(engine, type):
             return engine

@@ -12,7 +12,7 @@ from campaigns.fuzzed_files import FORMATS, fuzz
 from campaigns.interrupts import WORK, command_line, interrupts
 from campaigns.kills import kill_encodes, kill_saves
 
-for _module in ("zarr", "h5py", "pyarrow", "numba"):
+for _module in ("zarr", "h5py", "pyarrow"):
     pytest.importorskip(_module, reason=f"{_module} is not installed")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and locks are POSIX's")
 

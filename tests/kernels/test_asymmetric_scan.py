@@ -1,21 +1,20 @@
-"""The compiled asymmetric search beside a slow one in NumPy: every score and every row must be the same."""
-
-import os
-import platform
-import subprocess
-import sys
-from pathlib import Path
+"""The native scan for float queries beside a slow one in NumPy: every score and every row must be the same."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from native_engines import INSTRUCTION_SETS, use_engine
 
 from scq_gpu._core.factors import RowFactors
-
-engine = pytest.importorskip("scq_gpu.kernels.asymmetric_numba")
+from scq_gpu.kernels import asymmetric, native
 
 SPECIAL = np.array([0, -1, 1, 0.5, -3, 1e30, -1e30, 3e38, -3e38, 1e-30, 1e-42, -1e-42, 1e-45], dtype=np.float32)
+
+
+@pytest.fixture(autouse=True, params=INSTRUCTION_SETS or ["native"])
+def instruction_set(request, monkeypatch):
+    use_engine(request.param, monkeypatch)
 
 
 def tables_of(gain, width):
@@ -29,9 +28,16 @@ def tables_of(gain, width):
 
 
 def rounded_tables(gain):
-    """Return the tables that the search itself computes, for gains whose sums are rounded."""
-    with np.errstate(over="ignore", invalid="ignore"):  # which of both, depends on the order in which BLAS adds
-        return engine.byte_tables(np.pad(gain, ((0, 0), (0, -gain.shape[1] % 8))))
+    """Sums of four gains, then of two such sums: the order in which the search adds them."""
+    width = -(-gain.shape[1] // 8)
+    padded = np.zeros((len(gain), width, 2, 4), dtype=np.float32)
+    padded.reshape(len(gain), -1)[:, : gain.shape[1]] = gain
+    halves = np.zeros((len(gain), width, 2, 16), dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for bit in range(4):
+            halves += padded[..., bit, None] * (np.arange(16) >> bit & 1).astype(np.float32)
+        values = np.arange(256)
+        return halves[:, :, 0, values & 15] + halves[:, :, 1, values >> 4]
 
 
 def brute_force(tables, codes, k, factors=None):
@@ -58,7 +64,8 @@ def check(gain, codes, k, factors=None, cuts=(), tables=None):
     parts = np.split(codes, cuts)
     split = factors and RowFactors(np.split(factors[0], cuts), np.split(factors[1], cuts), factors[2])
     expected = brute_force(tables_of(gain, codes.shape[1]) if tables is None else tables, codes, k, factors)
-    found = engine.knn(gain, parts, k, factors=split)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = asymmetric.knn(gain, parts, k, factors=split)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
     assert found[0].dtype == np.float32
@@ -186,8 +193,7 @@ def test_overflow_on_the_way():
         check(gain, codes, 3, factors, tables=rounded_tables(gain))
 
 
-def test_a_sample_that_misleads_costs_no_row():
-    """Every 16-th row, just those looked at first, is far nearer than all others."""
+def test_few_rows_far_nearer_than_the_others():
     rng = np.random.default_rng(0)
     codes = random_codes(rng, 1 << 14, 48) | np.uint8(1)
     codes[::16] &= np.uint8(0xFE)
@@ -195,6 +201,10 @@ def test_a_sample_that_misleads_costs_no_row():
     gain[:, 0] = 10_000
     check(gain, codes, 2000)
     check(gain, codes, 2000, random_factors(rng, 5, 1 << 14, np.float32))
+
+
+def test_the_native_core_was_searched():
+    assert native.runs_native(np.zeros(1))
 
 
 def test_memory_maps(tmp_path):
@@ -209,7 +219,7 @@ def test_memory_maps(tmp_path):
     check(gain, maps["codes"], 9, (maps["offsets"], maps["scales"], factors[2]), cuts=[7])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
     n=st.integers(1, 700),
@@ -219,9 +229,8 @@ def test_memory_maps(tmp_path):
     gains=st.sampled_from(["whole", "normal", "special", "steep"]),
     factors=st.sampled_from([None, np.float16, np.float32, "special"]),
     distinct=st.sampled_from([None, 1, 5]),
-    sampled=st.sampled_from([16, 1024]),
 )
-def test_anything(seed, n, n_bits, q, k, gains, factors, distinct, sampled):
+def test_anything(seed, n, n_bits, q, k, gains, factors, distinct):
     rng = np.random.default_rng(seed)
     codes = random_codes(rng, n, n_bits, distinct=distinct)
     gain = {
@@ -237,16 +246,4 @@ def test_anything(seed, n, n_bits, q, k, gains, factors, distinct, sampled):
         row_factors = chosen[0], np.abs(chosen[1]), rng.choice(SPECIAL, q)
     elif factors is not None:
         row_factors = random_factors(rng, q, n, factors)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_SAMPLE", sampled)
-        check(gain, codes, k, row_factors, sorted(rng.integers(0, n + 1, 2)), tables=rounded_tables(gain))
-
-
-@pytest.mark.parametrize("features", ["", "+ssse3", "+avx,+avx2"])
-def test_on_lesser_processors(features, tmp_path):
-    """Compiled for processors without some of the vector instructions."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("names features of x86-64")
-    env = os.environ | {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
-    script = "import test_asymmetric_scan as t; t.test_lengths(65, False); t.test_lengths(200, True)"
-    subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=Path(__file__).parent, env=env, check=True)
+    check(gain, codes, k, row_factors, sorted(rng.integers(0, n + 1, 2)), tables=rounded_tables(gain))

@@ -108,7 +108,7 @@ def test_calls_with_arrays_give_what_array_operations_give(cupy, with_factors, c
     expected = asymmetric.knn(gain, parts, 100, factors=factors)
     on_device = [[fake_cupy.array(x) for x in each] for each in (parts, offsets, scales)]
     factors = RowFactors(*on_device[1:], constants) if with_factors else None
-    assert asymmetric.engine(on_device[0][0], 1) == "cuda"
+    assert asymmetric.engine(on_device[0][0]) == "cuda"
     found = asymmetric.knn(gain, on_device[0], 100, factors=factors)
     for result, wanted in zip(found, expected, strict=True):
         assert result.dtype == wanted.dtype
@@ -124,10 +124,10 @@ def test_codes_that_are_columns_of_wider_rows(cupy):
 
 def test_one_place_decides(cupy):
     zeros = np.zeros((4, cuda.MAX_SCORED_BYTES + 1), dtype=np.uint8)
-    assert asymmetric.engine(fake_cupy.array(zeros[:, 1:]), 1) == "cuda"
-    assert asymmetric.engine(fake_cupy.array(zeros), 1) == "arrays"
-    assert asymmetric.engine(fake_cupy.array(np.asfortranarray(zeros[:, :3])), 1) == "arrays"
-    assert asymmetric.engine(zeros[:, 1:], 1) == "arrays"
+    assert asymmetric.engine(fake_cupy.array(zeros[:, 1:])) == "cuda"
+    assert asymmetric.engine(fake_cupy.array(zeros)) != "cuda"
+    assert asymmetric.engine(fake_cupy.array(np.asfortranarray(zeros[:, :3]))) != "cuda"
+    assert asymmetric.engine(zeros[:, 1:]) != "cuda"
     with pytest.raises(ValueError, match="codes are 385 bytes wide; the asymmetric kernels take 1 to 384"):
         cuda.asymmetric_variant(385)
 

@@ -1,11 +1,10 @@
-"""Encoding NumPy rows: the compiled engine and the one without llvmlite, over shapes, types, layouts and threads."""
+"""Encoding NumPy rows: the native core and array operations, over shapes, types, layouts and threads."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import os
-import platform
 import subprocess
 import sys
 
@@ -14,15 +13,15 @@ import pytest
 import reference
 from hypothesis import given
 from hypothesis import strategies as st
+from native_engines import ENGINES, INSTRUCTION_SETS, use_engine
 
 import scq_gpu as scq
+from scq_gpu._core.machine import allowed_threads, available_cores
 from scq_gpu.kernels import encode as kernel_encode
-from scq_gpu.kernels import encode_linear
+from scq_gpu.kernels import encode_linear, native
 from scq_gpu.rows import blocks
 from scq_gpu.rows.sources import ArrayRows, JoinedRows
 
-ENGINES = ["compiled", "numpy"]
-NEEDS = "the compiled engine needs llvmlite (extra cpu)"
 DTYPES = ["float32", "float64", "float16", "uint8", "int8", "int16", "uint16", "int32", "int64", "uint64", "bool"]
 LAYOUTS = {
     "rows": lambda X: X,
@@ -50,25 +49,16 @@ def _read_only(X):
     return X
 
 
-def use(engine, patch):
-    if engine == "numpy":
-        patch.setattr(kernel_encode, "has_llvm", lambda x: False)
-    else:
-        pytest.importorskip("llvmlite", reason=NEEDS)
-
-
 @pytest.fixture(params=ENGINES)
 def engine(request, monkeypatch):
-    use(request.param, monkeypatch)
+    use_engine(request.param, monkeypatch)
     return request.param
 
 
-@pytest.fixture
-def compiled():
-    pytest.importorskip("llvmlite", reason=NEEDS)
-    from scq_gpu.kernels import encode_llvm
-
-    return encode_llvm
+@pytest.fixture(params=INSTRUCTION_SETS or ["native"])
+def calls(request, monkeypatch):
+    use_engine(request.param, monkeypatch)
+    return native
 
 
 def problem(n, d, n_bits, dtype, seed):
@@ -110,7 +100,7 @@ def test_any_shape_type_and_layout(engine, n, d, n_bits, dtype, layout, seed):
     like = LAYOUTS[layout](X)
     np.testing.assert_array_equal(like, X)
     with pytest.MonkeyPatch.context() as patch:
-        use(engine, patch)
+        use_engine(engine, patch)
         out = np.full((n, -(-n_bits // 8)), 255, dtype=np.uint8)
         assert encode_linear(like, W, t, out=out) is out
     check(out, X, W, t)
@@ -120,15 +110,12 @@ def test_any_shape_type_and_layout(engine, n, d, n_bits, dtype, layout, seed):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_blocks_and_threads(engine, monkeypatch, dtype, layout):
     """Shapes that take several blocks and several tasks, none of them even."""
-    if engine == "compiled":
-        from scq_gpu.kernels import encode_llvm
-
-        monkeypatch.setattr(encode_llvm, "_BLOCK_BYTES", 1)
-        monkeypatch.setattr(encode_llvm, "_TASK_FLOPS", 50_000)
-        monkeypatch.setattr(encode_llvm, "allowed_threads", lambda: 3)
-    else:
+    if engine == "numpy":
         monkeypatch.setattr(kernel_encode, "block_bytes", lambda x: 1)
-    X, W, t = problem(1033, 37, 41, dtype, 5)
+    else:
+        monkeypatch.setattr(native, "_BUFFER_BYTES", 1 << 12)
+        monkeypatch.setenv("SCQ_NUM_THREADS", "3")
+    X, W, t = problem(4033, 37, 41, dtype, 5)
     check(encode_linear(LAYOUTS[layout](X), W, t), X, W, t)
 
 
@@ -143,7 +130,7 @@ def test_scores_on_the_threshold_count_as_one(engine, dtype):
     np.testing.assert_array_equal(codes, np.packbits(scores >= t, axis=1, bitorder="little"))
 
 
-def test_a_row_has_the_same_code_in_every_company(compiled, monkeypatch):
+def test_a_row_has_the_same_code_in_every_company(calls, monkeypatch):
     """Thresholds are scores of the rows themselves, so rounding in another order would show."""
     rng = np.random.default_rng(1)
     X, W = rng.standard_normal((400, 300), dtype=np.float32), rng.standard_normal((300, 40), dtype=np.float32)
@@ -155,23 +142,28 @@ def test_a_row_has_the_same_code_in_every_company(compiled, monkeypatch):
     order = rng.permutation(40)
     shuffled = np.packbits(np.unpackbits(codes, axis=1, bitorder="little")[:, order], axis=1, bitorder="little")
     np.testing.assert_array_equal(encode_linear(X, W[:, order], t[order]), shuffled)
-    monkeypatch.setattr(compiled, "_TASK_FLOPS", 1)
-    monkeypatch.setattr(compiled, "allowed_threads", lambda: 7)
+    monkeypatch.setenv("SCQ_NUM_THREADS", "7")
     np.testing.assert_array_equal(encode_linear(X, W, t), codes)
+    for name in INSTRUCTION_SETS:
+        use_engine(name, monkeypatch)
+        np.testing.assert_array_equal(encode_linear(X, W, t), codes)
 
 
-def test_every_float16(compiled):
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
-    widened = compiled._convert(halves, np.empty((256, 256), dtype=np.float32))
-    np.testing.assert_array_equal(widened, halves.astype(np.float32))
-    np.testing.assert_array_equal(np.signbit(widened), np.signbit(halves))
-    for n in (1, 15, 16, 17, 31):  # whole vectors, and what is left
-        some, out = halves[200, :n], np.full(n + 1, 7, dtype=np.float32)
-        compiled._convert(some, out[:n])
-        np.testing.assert_array_equal(out, [*some.astype(np.float32), 7])
+def test_every_float16(calls):
+    """A score of one factor 1 is the widened number; each is compared with itself and with the next larger one."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = halves[np.isfinite(halves)]
+    one = np.ones((1, 1), dtype=np.float32)
+    for value in np.random.default_rng(0).choice(finite, 300):
+        t = np.array([value], dtype=np.float32)
+        codes = encode_linear(finite[:, None], one, t)
+        np.testing.assert_array_equal(codes[:, 0], finite.astype(np.float32) >= t)
+    for value in (np.inf, -np.inf, np.nan):
+        _, is_finite = kernel_encode.encode_rows(np.array([[value]], dtype=np.float16), one, np.zeros(1, np.float32))
+        assert not is_finite
 
 
-def test_no_byte_outside_rows_and_codes_is_touched(compiled):
+def test_no_byte_outside_rows_and_codes_is_touched(calls):
     """Every width and number of rows, the codes between guards, the rows at the end of what may be read."""
     mmap = pytest.importorskip("mmap")
     if sys.platform != "linux":
@@ -188,7 +180,7 @@ def test_no_byte_outside_rows_and_codes_is_touched(compiled):
             W = rng.integers(-9, 10, (3, n_bits)).astype(dtype)
             width = -(-n_bits // 8)
             guarded = np.full((n + 2, width), 0xA5, dtype=np.uint8)
-            assert compiled.encode_into(guarded[1:-1], X, W, np.zeros(n_bits, dtype=dtype))
+            assert calls.encode_into(guarded[1:-1], X, W, np.zeros(n_bits, dtype=dtype))
             np.testing.assert_array_equal(guarded[1:-1], np.packbits(X @ W >= 0, axis=1, bitorder="little"))
             assert (guarded[[0, -1]] == 0xA5).all()
     finally:
@@ -200,7 +192,7 @@ def test_no_byte_outside_rows_and_codes_is_touched(compiled):
 FIRST = """
 import sys, threading
 import numpy as np
-from scq_gpu.kernels import encode_linear
+from scq_gpu.kernels import encode_linear, native
 rng = np.random.default_rng(0)
 X, W = rng.integers(-9, 10, (700, 33)), rng.integers(-9, 10, (33, 41))
 expected = np.packbits(X @ W >= 5, axis=1, bitorder="little")
@@ -228,42 +220,29 @@ def run(script, **environment):
     return done.stdout
 
 
-def test_first_encodes_on_many_threads(compiled):
-    run(FIRST)
+@pytest.mark.parametrize("name", [*INSTRUCTION_SETS, "arrays"])
+def test_first_encodes_on_many_threads(name):
+    run(FIRST, SCQ_CPU=name)
 
 
-@pytest.mark.parametrize("features", ["", "+ssse3", "+avx,+avx2"])
-def test_on_lesser_processors(compiled, features):
-    """Compiled for processors without some of the vector instructions."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("names features of x86-64")
-    run(FIRST, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES=features)
+def test_an_instruction_set_that_is_not_there_is_named():
+    if not INSTRUCTION_SETS:
+        pytest.skip("there is no native core")
+    command = [sys.executable, "-c", "import scq_gpu.kernels.native"]
+    done = subprocess.run(command, env=os.environ | {"SCQ_CPU": "z80"}, capture_output=True, text=True, check=False)
+    assert "SCQ_CPU=z80 has no kernels on this processor; it has " + ", ".join(INSTRUCTION_SETS) in done.stderr
 
 
-def test_an_encode_imports_no_numba(compiled):
-    """It would take longer than all else that the first encode of a process does."""
-    script = """import sys
-import numpy as np, sklearn.base, sklearn.utils.validation
-brought = "numba" in sys.modules  # by scikit-learn, where other packages ask for it
-import scq_gpu as scq
-X = np.random.default_rng(0).standard_normal((300, 20))
-for dtype in ("float16", "float32", "float64", "uint8"):
-    scq.OgE(8, max_iter=2, tol=0, random_state=0).fit(X).encode(X.astype(dtype))
-print(brought, "numba" in sys.modules, "llvmlite" in sys.modules)"""
-    brought, numba, llvmlite = run(script).split()
-    assert (numba, llvmlite) == (brought, "True")
-
-
-def test_threads_are_those_numba_would_use():
-    numba = pytest.importorskip("numba")
-    script = "from scq_gpu._core.machine import allowed_threads; print(allowed_threads())"
-    for wanted in ("1", "3"):
-        assert int(run(script, NUMBA_NUM_THREADS=wanted)) == int(wanted)
-    assert (
-        int(run(f"import os; os.environ.pop('NUMBA_NUM_THREADS', 0); {script}"))
-        == numba.config.NUMBA_DEFAULT_NUM_THREADS
-    )
-    assert int(run(script, NUMBA_NUM_THREADS="0")) == 1
+def test_threads_are_those_of_the_environment(monkeypatch):
+    monkeypatch.setenv("SCQ_NUM_THREADS", "3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert allowed_threads() == 3
+    monkeypatch.setenv("SCQ_NUM_THREADS", "0")
+    assert allowed_threads() == 1
+    monkeypatch.delenv("SCQ_NUM_THREADS")
+    assert allowed_threads() == 5
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert allowed_threads() == available_cores()
 
 
 # ---- NaN and inf ----
@@ -394,7 +373,7 @@ def test_shapes_that_do_not_fit(backend, X, W, t, message):
 
 ENCODE = """
 import numpy as np
-from scq_gpu.kernels import encode
+from scq_gpu.kernels import native
 import scq_gpu as scq
 
 def peak():  # MiB; ru_maxrss would begin with that of the process that started this one, and hide what is less
@@ -402,7 +381,7 @@ def peak():  # MiB; ru_maxrss would begin with that of the process that started 
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
 
 if "{engine}" == "numpy":
-    encode.has_llvm = lambda x: False
+    native.core = None
 n, d, n_bits = {n}, 32, 256
 rng = np.random.default_rng(0)
 X = np.empty((n, d), dtype="{dtype}", order="{order}")
@@ -420,9 +399,9 @@ print(before, peak(), X.nbytes / 2**20, codes.nbytes / 2**20)
 @pytest.mark.parametrize(
     ("engine", "n", "dtype", "order"),
     [
-        ("compiled", 100_000, "uint8", "C"),
-        ("compiled", 1_000_000, "uint8", "C"),
-        ("compiled", 1_000_000, "float16", "F"),
+        ("native", 100_000, "uint8", "C"),
+        ("native", 1_000_000, "uint8", "C"),
+        ("native", 1_000_000, "float16", "F"),
         ("numpy", 1_000_000, "uint8", "C"),
     ],
 )

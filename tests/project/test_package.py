@@ -16,7 +16,7 @@ from packaging.version import Version
 import scq_gpu as scq
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ["cupy", "torch", "dask", "numba", "matplotlib", "pyarrow", "h5py", "zarr", "typer", "faiss"]
+HEAVY = ["cupy", "torch", "dask", "matplotlib", "pyarrow", "h5py", "zarr", "typer", "faiss"]
 
 
 def test_import_is_light():

@@ -1,4 +1,4 @@
-"""A read-only installation and no writable home, as in a hardened container: compiled loops work all the same."""
+"""A read-only installation and no writable home, as in a hardened container: native loops work all the same."""
 
 import os
 import shutil
@@ -23,13 +23,11 @@ print(scq.__file__)
 SEARCH = """
 import numpy as np
 import scq_gpu as scq
-from scq_gpu.kernels import hamming, hamming_numba
 
-hamming.PAIRS = 1
 codes = np.random.default_rng(0).integers(0, 256, size=(300, 4), dtype=np.uint8)
 index = scq.HammingIndex(codes, 32)
 assert (index.search(codes[:5], 1)[0] == 0).all()
-print(scq.__file__, hamming_numba._scan.stats.cache_path)
+print(scq.__file__)
 """
 
 
@@ -46,7 +44,7 @@ def read_only():
             if shutil.which("setpriv") is None:
                 pytest.skip("runs as root, and there is no setpriv to take root's rights away")
             command = ["setpriv", "--bounding-set=-dac_override", *command]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_CACHE", "XDG_"))}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
         environment |= {"HOME": str(folder), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -63,10 +61,9 @@ def read_only():
         shutil.rmtree(folder)
 
 
-def test_compiled_loops_without_a_place_for_their_cache(read_only):
-    pytest.importorskip("numba", reason="numba is not installed")
+def test_a_search_without_a_place_to_write_to(read_only):
     folder, run = read_only
-    assert run(SEARCH) == [str(folder / "scq_gpu" / "__init__.py"), "None"]
+    assert run(SEARCH) == [str(folder / "scq_gpu" / "__init__.py")]
 
 
 def test_an_encode_without_a_place_to_write_to(read_only):
@@ -75,24 +72,7 @@ def test_an_encode_without_a_place_to_write_to(read_only):
 
 
 def test_an_encode_leaves_nothing_where_it_may_write(tmp_path):
-    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), str(tmp_path))
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
     environment = os.environ | places | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", ENCODE], env=environment, cwd=tmp_path, check=True, capture_output=True)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_costs_the_cache_and_nothing_else(tmp_path, monkeypatch):
-    pytest.importorskip("numba", reason="numba is not installed")
-    from scq_gpu.kernels.compile_numba import compiled
-
-    @compiled()
-    def add(x, y):
-        return x + y
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    from numba.core import caching
-
-    monkeypatch.setattr(caching.IndexDataCacheFile, "save", fail)
-    assert add(1, 2) == 3

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("hatchling") is None, reason="hatchling, which builds it, is not installed"
+    importlib.util.find_spec("scikit_build_core") is None or importlib.util.find_spec("nanobind") is None,
+    reason="scikit-build-core and nanobind, which build it, are not installed",
 )
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="pip is not installed")
 def test_wheel_holds_kernels_and_type_marker(tmp_path):
@@ -27,4 +28,5 @@ def test_wheel_holds_kernels_and_type_marker(tmp_path):
     assert {path.name for path in sources} >= {"asymmetric.cu", "encode.cu", "encode_mma.cu", "hamming.cu"}
     wanted = {path.relative_to(ROOT).as_posix() for path in sources} | {"scq_gpu/py.typed"}
     assert wanted <= inside
+    assert not [name for name in inside if name.endswith((".cpp", ".h"))]
     assert not [name for name in inside if name.startswith(("tests/", "benchmarks/"))]

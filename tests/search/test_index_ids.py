@@ -5,6 +5,7 @@ import threading
 import array_api_strict
 import numpy as np
 import pytest
+from native_engines import use_engine
 from safetensors.numpy import load_file
 
 import scq_gpu as scq
@@ -36,15 +37,16 @@ def check(found, queries, table, k, none=-1):
         assert list(zip(d[row].tolist(), ids[row].tolist(), strict=True)) == brute(query, table, k, none)
 
 
-@pytest.fixture(params=["numba", "numpy", "array_api_strict", "torch", "cupy"])
+@pytest.fixture(params=["native", "numpy", "array_api_strict", "torch", "cupy"])
 def asarray(request, monkeypatch):
-    if request.param in ("numba", "torch", "cupy"):
+    if request.param in ("torch", "cupy"):
         module = pytest.importorskip(request.param)
     if request.param == "cupy":
         if not module.is_available():
             pytest.skip("CuPy finds no CUDA device here")
         return module.asarray
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
+    if request.param in ("native", "numpy"):
+        use_engine(request.param, monkeypatch)
     if request.param == "torch":
         return module.asarray
     return array_api_strict.asarray if request.param == "array_api_strict" else np.asarray

@@ -3,21 +3,21 @@
 import array_api_strict
 import numpy as np
 import pytest
+from native_engines import use_engine
 
 import scq_gpu as scq
 from scq_gpu._core.factors import join_factors, split_factors
 from scq_gpu.search.index import HammingIndex
 from scq_gpu.search.scoring import row_factors
 
-ENGINES = {"numba": np.asarray, "numpy": np.asarray, "array_api_strict": array_api_strict.asarray}
+ENGINES = {"native": np.asarray, "numpy": np.asarray, "array_api_strict": array_api_strict.asarray}
 METRICS = ["l2", "cosine", "ip"]
 
 
 @pytest.fixture(params=ENGINES)
 def asarray(request, monkeypatch):
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
+    if request.param in ("native", "numpy"):
+        use_engine(request.param, monkeypatch)
     return ENGINES[request.param]
 
 
@@ -130,15 +130,14 @@ def test_lengths_and_queries_of_other_namespaces(asarray, n_bits, metric):
 
 
 def test_engines_agree(monkeypatch):
-    pytest.importorskip("numba")
     X, Q = rows(6000), rows(7, seed=1)
     encoder = scq.OgE(21, random_state=0).fit(X)
     for factors in (False, True):
         index = HammingIndex(encoder.encode(X, factors=factors), 21)
         for metric in METRICS:
             answers = []
-            for pairs in (0, 1 << 62):
-                monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", pairs)
+            for engine in ("native", "numpy"):
+                use_engine(engine, monkeypatch)
                 answers.append(index.search_asymmetric(encoder, Q, 40, metric=metric))
             np.testing.assert_array_equal(answers[0][1], answers[1][1])
             np.testing.assert_allclose(answers[0][0], answers[1][0], rtol=1e-6, atol=1e-5)

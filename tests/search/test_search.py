@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_engines import ENGINES as NATIVE_ENGINES
+from native_engines import use_engine
 
-from scq_gpu.kernels.hamming import PAIRS
+from scq_gpu.kernels import native
 from scq_gpu.kernels.search import HAMMING, SPHERICAL, searcher
 from scq_gpu.search.index import HammingIndex
 
@@ -20,8 +22,7 @@ def _torch():
 
 
 ENGINES = {
-    "numba": lambda: np.asarray,
-    "numpy": lambda: np.asarray,
+    **dict.fromkeys(NATIVE_ENGINES, lambda: np.asarray),
     "array_api_strict": lambda: array_api_strict.asarray,
     "torch": _torch,
 }
@@ -29,19 +30,17 @@ ENGINES = {
 
 @pytest.fixture(params=ENGINES)
 def asarray(request, monkeypatch):
-    """Array maker of each namespace; "numba" is NumPy with the compiled loops forced on."""
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
+    """Array maker of each namespace; NumPy's with each engine."""
+    if request.param in NATIVE_ENGINES:
+        use_engine(request.param, monkeypatch)
     return ENGINES[request.param]()
 
 
-@pytest.fixture
-def numba_engine():
-    pytest.importorskip("numba")
-    from scq_gpu.kernels import hamming_numba
-
-    return hamming_numba
+@pytest.fixture(params=NATIVE_ENGINES[:-1])
+def search_parts(request, monkeypatch):
+    """The native search of codes in parts, in each instruction set, of codes in memory or in a memory map."""
+    use_engine(request.param, monkeypatch)
+    return lambda queries, parts, k, n_bits: native.CodeSearch(parts).knn(queries, parts, k, n_bits=n_bits)
 
 
 def host(x):
@@ -100,9 +99,7 @@ def test_search_is_brute_force(asarray, n_bits, n_k):
 
 
 @pytest.mark.parametrize("n_bits", [8, 32, 64, 128, 256, 1000])
-def test_search_is_faiss(n_bits, monkeypatch):
-    pytest.importorskip("numba")
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0)
+def test_search_is_faiss(n_bits):
     codes, queries = random_codes(5000, n_bits, spread=0.7), random_codes(40, n_bits, seed=1, spread=0.7)
     flat = faiss.IndexBinaryFlat(8 * codes.shape[1])
     flat.add(codes)
@@ -122,13 +119,12 @@ def test_search_is_faiss(n_bits, monkeypatch):
     k=st.integers(1, 250),
     spread=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
 )
-def test_compiled_and_plain_agree(seed, n, n_bits, k, spread):
-    pytest.importorskip("numba")
-    from scq_gpu.kernels import hamming_numba
-
-    both = hamming_numba, HAMMING
+def test_native_and_plain_agree(seed, n, n_bits, k, spread):
+    if native.core is None:
+        pytest.skip("there is no native core")
     codes, queries = random_codes(n, n_bits, seed, spread=spread), random_codes(3, n_bits, seed + 1, spread=spread)
     parts = [codes[: n // 3], codes[n // 3 :]]
+    both = native.CodeSearch(parts), HAMMING
     a, b = (engine.knn(queries, parts, k, n_bits=n_bits) for engine in both)
     np.testing.assert_array_equal(a[0], b[0])
     np.testing.assert_array_equal(a[1], b[1])
@@ -139,51 +135,34 @@ def test_compiled_and_plain_agree(seed, n, n_bits, k, spread):
 
 @pytest.mark.parametrize("order", ["descending", "ascending", "equal"])
 @pytest.mark.parametrize("k", [1, 7, 64, 900])
-def test_adversarial_orders(numba_engine, order, k):
+def test_adversarial_orders(search_parts, order, k):
     """Distances that fall row by row make every code a candidate and fill the buffers again and again."""
     ones = {"descending": np.arange(64, 0, -1), "ascending": np.arange(1, 65), "equal": np.full(64, 20)}[order]
     bits = np.arange(64) < np.repeat(ones, 40)[:, None]
     codes, query = np.packbits(bits, axis=1, bitorder="little"), np.zeros((5, 8), dtype=np.uint8)
-    d, rows = numba_engine.knn(query, [codes], k, n_bits=64)
+    d, rows = search_parts(query, [codes], k, n_bits=64)
     expected = brute_knn(query, codes, k, 64)
-    np.testing.assert_array_equal(d, expected[0])
-    np.testing.assert_array_equal(rows, expected[1])
-
-
-def test_a_sample_that_misleads_costs_time_not_answers(numba_engine, monkeypatch):
-    """Every sampled row lies at the query, all others far: the guessed bound is far too tight."""
-    monkeypatch.setattr(numba_engine, "_SAMPLE", 100)
-    codes = np.full((10_000, 4), 255, dtype=np.uint8)
-    codes[::100] = 0
-    queries = np.zeros((9, 4), dtype=np.uint8)
-    queries[1] = 255
-    sample = numba_engine._sample([codes], 300, 10_000)
-    bounds = numba_engine._likely_bounds(numba_engine.as_words(queries), sample, 300, n=10_000, n_bits=32)
-    assert bounds[0] == 1
-    expected = brute_knn(queries, codes, 300, 32)
-    d, rows = numba_engine.knn(queries, [codes], 300, n_bits=32)
     np.testing.assert_array_equal(d, expected[0])
     np.testing.assert_array_equal(rows, expected[1])
 
 
 @pytest.mark.parametrize("n_queries", [1, 2, 3, 200])
 @pytest.mark.parametrize("n_bits", [24, 40, 64])
-def test_splitting_by_rows_or_by_queries_or_by_memory(numba_engine, monkeypatch, n_queries, n_bits):
-    monkeypatch.setattr(numba_engine, "_BUFFER_BYTES", 10_000)
-    monkeypatch.setattr(numba_engine, "_PIECE_BYTES", 4_000)
-    monkeypatch.setattr(numba_engine, "_TILE", 3)
+@pytest.mark.parametrize("threads", ["1", "3", "16"])
+def test_splitting_by_rows_or_by_queries(search_parts, monkeypatch, n_queries, n_bits, threads):
+    monkeypatch.setenv("SCQ_NUM_THREADS", threads)
     codes, queries = random_codes(9001, n_bits, spread=0.8), random_codes(n_queries, n_bits, seed=1, spread=0.8)
     for k in (3, 100):
         expected = brute_knn(queries, codes, k, n_bits)
-        d, rows = numba_engine.knn(queries, [codes[:2], codes[2:]], k, n_bits=n_bits)
+        d, rows = search_parts(queries, [codes[:2], codes[2:]], k, n_bits=n_bits)
         np.testing.assert_array_equal(d, expected[0])
         np.testing.assert_array_equal(rows, expected[1])
 
 
-def test_codes_wider_than_the_unrolled_loops(numba_engine):
+def test_wide_codes(search_parts):
     codes, queries = random_codes(50, 3000), random_codes(2, 3000, seed=1)
     expected = brute_knn(queries, codes, 5, 3000)
-    np.testing.assert_array_equal(numba_engine.knn(queries, [codes], 5, n_bits=3000)[1], expected[1])
+    np.testing.assert_array_equal(search_parts(queries, [codes], 5, n_bits=3000)[1], expected[1])
 
 
 def test_codes_that_are_not_contiguous(asarray):
@@ -195,9 +174,7 @@ def test_codes_that_are_not_contiguous(asarray):
     np.testing.assert_array_equal(host(ids), expected[1])
 
 
-def test_searches_from_many_threads(monkeypatch):
-    pytest.importorskip("numba")
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0)
+def test_searches_from_many_threads():
     codes, queries = random_codes(3000, 64), random_codes(30, 64, seed=1)
     index, expected = HammingIndex(codes, 64), brute_knn(queries, codes, 10, 64)
     answers = []
@@ -297,9 +274,7 @@ def test_save_and_load(tmp_path, n_bits, with_ids):
         np.testing.assert_array_equal(a, b)
 
 
-def test_compiled_loops_search_a_memory_map_in_place(tmp_path, monkeypatch):
-    pytest.importorskip("numba")
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0)
+def test_a_memory_map_is_searched_in_place(tmp_path):
     codes = random_codes(1000, 64)
     HammingIndex(codes, 64, ids=np.arange(1000) + 5).save(tmp_path / "index")
     d, ids = HammingIndex.load(tmp_path / "index").search(codes[:9], 4)
@@ -386,15 +361,11 @@ def test_bad_input_is_named():
             call()
 
 
-def test_one_place_decides_the_engine(monkeypatch):
+def test_where_an_array_lives_decides_the_engine(monkeypatch):
     codes = np.zeros((1, 8), dtype=np.uint8)
-    assert searcher(codes, 10) is HAMMING
-    assert searcher(array_api_strict.asarray(codes), 1 << 40) is HAMMING
-    assert searcher(codes, 1 << 40, distance="spherical") is SPHERICAL
-    pytest.importorskip("numba")
-    from scq_gpu.kernels import hamming_numba
-
-    assert searcher(codes, PAIRS) is hamming_numba
-    assert searcher(codes, PAIRS - 1) is HAMMING
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert searcher(codes, 1 << 40) is HAMMING
+    assert searcher(array_api_strict.asarray(codes)) is HAMMING
+    assert searcher(codes, distance="spherical") is SPHERICAL
+    if native.core is not None:
+        assert searcher(codes).__name__ == "CodeSearch"
+    monkeypatch.setattr(native, "core", None)
+    assert searcher(codes) is HAMMING

@@ -3,6 +3,7 @@
 import array_api_strict
 import numpy as np
 import pytest
+from native_engines import use_engine
 
 from scq_gpu.kernels import asymmetric
 from scq_gpu.search import HammingIndex, rescore
@@ -13,7 +14,7 @@ def _torch():
 
 
 ENGINES = {
-    "numba": lambda: np.asarray,
+    "native": lambda: np.asarray,
     "numpy": lambda: np.asarray,
     "array_api_strict": lambda: array_api_strict.asarray,
     "torch": _torch,
@@ -22,9 +23,8 @@ ENGINES = {
 
 @pytest.fixture(params=ENGINES)
 def asarray(request, monkeypatch):
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 0 if request.param == "numba" else 1 << 62)
+    if request.param in ("native", "numpy"):
+        use_engine(request.param, monkeypatch)
     return ENGINES[request.param]()
 
 

@@ -62,10 +62,10 @@ def test_range_search_in_blocks_of_queries(monkeypatch):
 
 def test_one_place_decides():
     codes = fake_cupy.array(codes_of(4, 1024))
-    assert searcher(codes, 1, k=hamming.MAX_K) is hamming.CodeSearch
-    assert searcher(codes, 1, k=hamming.MAX_K + 1) is HAMMING
-    assert searcher(fake_cupy.array(codes_of(4, 1032)), 1) is HAMMING
-    assert searcher(np.asarray(codes), 1) is HAMMING
+    assert searcher(codes, k=hamming.MAX_K) is hamming.CodeSearch
+    assert searcher(codes, k=hamming.MAX_K + 1) is not hamming.CodeSearch
+    assert searcher(fake_cupy.array(codes_of(4, 1032))) is not hamming.CodeSearch
+    assert searcher(np.asarray(codes)) is not hamming.CodeSearch
 
 
 def test_index_builds_its_database_once_and_again_after_add(monkeypatch):

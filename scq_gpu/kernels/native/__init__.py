@@ -1,0 +1,160 @@
+"""The native core: loops over NumPy arrays in C++, compiled when the package is installed.
+
+`core` is the compiled module. It is None where the package was installed without a compiler; array operations then do
+the work, with the same answers. The environment variable ``SCQ_CPU`` names the instruction set to use instead of the
+best one of the processor ("avx512", "avx2", "neon" or "base"), or "arrays" for array operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from typing import Any
+
+import numpy as np
+
+from scq_gpu._core.arrays import row_slices
+from scq_gpu._core.factors import RowFactors
+from scq_gpu._core.machine import allowed_threads
+
+_READ_AS_THEY_ARE = {"f": "feB", "d": "d"}  # types of rows, by the type to multiply in
+_BUFFER_BYTES = 1 << 20  # of rows that are converted at a time
+_AVERAGES = {None: 0, "standard": 1, "trapezoid": 2}
+
+core: Any = None
+missing = "SCQ_CPU=arrays is set"
+"""Why there is no core, if there is none."""
+
+if (_wanted := os.environ.get("SCQ_CPU", "")) != "arrays":
+    missing = "it was not built; install again where there is a C++17 compiler"
+    with contextlib.suppress(ModuleNotFoundError):
+        core = importlib.import_module("scq_gpu.kernels.native._core")
+    if core is not None and _wanted:
+        core.use(_wanted)
+
+
+def runs_native(x: object) -> bool:
+    """Return whether the native loops take an array: a NumPy array, with the core built."""
+    return core is not None and isinstance(x, np.ndarray)
+
+
+class CodeSearch:
+    """Codes laid out for the scan: the bytes of 64 rows side by side.
+
+    Memory maps stay as they are, and are laid out in cache as they are scanned.
+    """
+
+    def __init__(self, parts: list[np.ndarray]) -> None:
+        self._blocked = [not isinstance(part, np.memmap) for part in parts]
+        self._codes = [
+            _to_blocks(part) if blocked else np.ascontiguousarray(part)
+            for part, blocked in zip(parts, self._blocked, strict=True)
+        ]
+        self._counts = [part.shape[0] for part in parts]
+
+    def knn(
+        self, queries: np.ndarray, parts: list[np.ndarray], k: int, *, n_bits: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Find the k nearest rows: distances (q, k) int32 and rows (q, k) int64, padded with n_bits + 1 and -1."""
+        d = np.full((len(queries), k), n_bits + 1, dtype=np.int32)
+        rows = np.full(d.shape, -1, dtype=np.int64)
+        core.nearest(self._rows(), np.ascontiguousarray(queries), d, rows, allowed_threads())
+        return d, rows
+
+    def within(
+        self, queries: np.ndarray, parts: list[np.ndarray], radius: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find all pairs within a radius: (query, distance, row), in no particular order."""
+        found: tuple[np.ndarray, np.ndarray, np.ndarray] = core.within(
+            self._rows(), np.ascontiguousarray(queries), int(radius), allowed_threads()
+        )
+        return found
+
+    def least(self, entries: np.ndarray, k: int, *, factors: RowFactors | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Find the rows of least score from tables (q, bytes, 2, 16): scores (q, k) float32 and rows (q, k) int64."""
+        scores = np.full((len(entries), k), np.inf, dtype=np.float32)
+        rows = np.full(scores.shape, -1, dtype=np.int64)
+        constants = None if factors is None else np.ascontiguousarray(factors.constants, dtype=np.float32)
+        core.least(self._rows(factors), np.ascontiguousarray(entries), constants, scores, rows, allowed_threads())
+        return scores, rows
+
+    def _rows(self, factors: RowFactors | None = None) -> list[Any]:
+        """Return the parts as the core takes them."""
+        beside: Any = [(None, None)] * len(self._codes)
+        if factors is not None:
+            pairs = zip(factors.offsets, factors.scales, strict=True)
+            beside = [tuple(np.ascontiguousarray(x, dtype=np.float32) for x in pair) for pair in pairs]
+        known = zip(self._codes, self._counts, self._blocked, beside, strict=True)
+        return [core.Rows(codes, count, blocked, None, *pair) for codes, count, blocked, pair in known]
+
+
+def _to_blocks(codes: np.ndarray) -> np.ndarray:
+    """Lay out codes (n, bytes) as blocks (ceil(n / 64), 64 * bytes)."""
+    n, width = codes.shape
+    blocks = np.empty((-(-n // 64), 64 * width), dtype=np.uint8)
+    core.to_blocks(np.ascontiguousarray(codes), blocks)
+    return blocks
+
+
+def encode_into(out: np.ndarray, X: np.ndarray, W: np.ndarray, t: np.ndarray) -> bool:
+    """Write the codes of rows X (n, d) of any type and layout, and return whether all scores were finite.
+
+    W (d, n_bits) and t (n_bits,) have the type to multiply in; out (n, bytes) may have any layout.
+    """
+    n, d = X.shape
+    t = np.ascontiguousarray(t)
+    readable = X.dtype.char in _READ_AS_THEY_ARE[W.dtype.char] and X.dtype.isnative and X.flags.aligned
+    readable = readable and (d == 1 or X.strides[1] == X.itemsize) and X.strides[0] % X.itemsize == 0
+    if readable and out.flags.c_contiguous:
+        return bool(core.encode(X, W, t, out, allowed_threads()))
+    # Other types and layouts go through a buffer, some rows at a time
+    finite = True
+    for part in row_slices(n, max(1, _BUFFER_BYTES // (d * W.itemsize))):
+        rows = X[part] if readable else X[part].astype(W.dtype, order="C")
+        codes = np.empty((rows.shape[0], out.shape[1]), dtype=np.uint8)
+        finite &= bool(core.encode(rows, W, t, codes, allowed_threads()))
+        out[part] = codes
+    return finite
+
+
+def rank(
+    queries: np.ndarray,
+    database: np.ndarray,
+    query_labels: np.ndarray,
+    database_labels: np.ndarray,
+    *,
+    ap: str | None,
+    at: int,
+    k: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the fields of `metrics.ranking.Scan`."""
+    shared = query_labels.ndim == 2
+    labels, database_words = (_label_words if shared else _label_numbers)(query_labels, database_labels)
+    q, levels = len(queries), 8 * queries.shape[1] + 1
+    counts, hits = np.zeros((q, levels), dtype=np.int64), np.zeros((q, levels), dtype=np.int64)
+    ap_sum, top = np.zeros(q), np.zeros(q, dtype=np.int64)
+    codes = np.ascontiguousarray(database), np.ascontiguousarray(queries)
+    answers = counts, hits, ap_sum, top
+    core.rank(*codes, database_words, labels, shared, _AVERAGES[ap], at, k, *answers, allowed_threads())
+    return answers
+
+
+def _label_numbers(query_labels: np.ndarray, database_labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Replace labels by numbers from 1, as (n, 1) uint64; 0 is a query label that the database does not have."""
+    classes, numbers = np.unique(database_labels, return_inverse=True)
+    place = np.minimum(np.searchsorted(classes, query_labels), len(classes) - 1)
+    found = np.where(classes[place] == query_labels, place + 1, 0)
+    return found.astype(np.uint64)[:, None], numbers.astype(np.uint64)[:, None] + np.uint64(1)
+
+
+def _label_words(query_labels: np.ndarray, database_labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pack sets of labels into words (n, words), one bit per class."""
+
+    def words(labels: np.ndarray) -> np.ndarray:
+        packed = np.packbits(labels, axis=1, bitorder="little")
+        padded = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), dtype=np.uint8)
+        padded[:, : packed.shape[1]] = packed
+        return padded.view(np.uint64)
+
+    return words(query_labels), words(database_labels)

@@ -1,0 +1,229 @@
+// The Python module: checks every argument, releases the GIL, and calls the kernels of the chosen instruction set.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+
+#include "kernels.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+template <class T, int N>
+using Array = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+using Codes = Array<const uint8_t, 2>;
+
+const scq::Kernels* chosen = nullptr;
+
+[[noreturn]] void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
+
+void check(bool right, const char* message) {
+  if (!right) refuse(message);
+}
+
+// Run `function(call)` without the GIL; a signal that Python handles with an exception ends it.
+template <class Function>
+void without_gil(int threads, Function&& function) {
+  check(threads >= 1, "threads must be at least 1");
+  bool done;
+  {
+    nb::gil_scoped_release released;
+    done = function(scq::Call{threads, [] {
+      nb::gil_scoped_acquire held;
+      return PyErr_CheckSignals() != 0;
+    }});
+  }
+  if (!done) throw nb::python_error();
+}
+
+// Rows to search: codes, and what is known of each row.
+struct Rows {
+  Codes codes;
+  int64_t count;
+  bool blocked;
+  std::optional<Array<const uint64_t, 1>> allowed;
+  std::optional<Array<const float, 1>> offsets, scales;
+
+  Rows(Codes codes, int64_t count, bool blocked, std::optional<Array<const uint64_t, 1>> allowed,
+       std::optional<Array<const float, 1>> offsets, std::optional<Array<const float, 1>> scales)
+      : codes(codes), count(count), blocked(blocked), allowed(allowed), offsets(offsets), scales(scales) {
+    check(count >= 0, "a part needs a count of rows of at least 0");
+    int64_t blocks = (count + 63) / 64;
+    // blocks come as (blocks, 64 * width)
+    check(blocked ? (int64_t)codes.shape(0) >= blocks && codes.shape(1) % 64 == 0 : (int64_t)codes.shape(0) >= count,
+          "a part has fewer codes than rows");
+    check(!allowed || (int64_t)allowed->shape(0) >= blocks, "the bitset is shorter than the codes");
+    check(offsets.has_value() == scales.has_value(), "offsets and scales come together");
+    check(!offsets || ((int64_t)offsets->shape(0) >= count && (int64_t)scales->shape(0) >= count),
+          "there are fewer factors than rows");
+  }
+
+  int64_t width() const { return blocked ? (int64_t)codes.shape(1) / 64 : (int64_t)codes.shape(1); }
+};
+
+std::vector<scq::Part> parts_of(const std::vector<const Rows*>& parts, int64_t width, bool factors) {
+  check(width >= 1, "codes need at least one byte");
+  std::vector<scq::Part> found;
+  for (const Rows* rows : parts) {
+    check(rows != nullptr && rows->width() == width, "codes and queries differ in width");
+    check(!factors || rows->offsets, "constants need rows with factors");
+    found.push_back({rows->codes.data(), rows->count, rows->blocked, rows->allowed ? rows->allowed->data() : nullptr,
+                     factors ? rows->offsets->data() : nullptr, factors ? rows->scales->data() : nullptr});
+  }
+  return found;
+}
+
+template <class Out, class In>
+void check_answer(const Out& out, const In& rows, int64_t n_queries) {
+  check((int64_t)out.shape(0) == n_queries && (int64_t)rows.shape(0) == n_queries && out.shape(1) == rows.shape(1),
+        "the answer does not have the shape (queries, k)");
+}
+
+void nearest(const std::vector<const Rows*>& parts, Codes queries, Array<int32_t, 2> distances, Array<int64_t, 2> rows,
+             int threads) {
+  int64_t width = queries.shape(1), n = queries.shape(0), k = distances.shape(1);
+  check_answer(distances, rows, n);
+  auto found = parts_of(parts, width, false);
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->nearest(call, found, width, queries.data(), n, k, distances.data(), rows.data());
+  });
+}
+
+void least(const std::vector<const Rows*>& parts, Array<const float, 4> entries,
+           std::optional<Array<const float, 1>> constants, Array<float, 2> scores, Array<int64_t, 2> rows,
+           int threads) {
+  int64_t n = entries.shape(0), width = entries.shape(1), k = scores.shape(1);
+  check(entries.shape(2) == 2 && entries.shape(3) == 16, "entries must have the shape (queries, bytes, 2, 16)");
+  check(!constants || (int64_t)constants->shape(0) == n, "there must be as many constants as queries");
+  check_answer(scores, rows, n);
+  auto found = parts_of(parts, width, constants.has_value());
+  scq::Tables tables{entries.data(), constants ? constants->data() : nullptr, n};
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->least(call, found, width, tables, k, scores.data(), rows.data());
+  });
+}
+
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> joined(const std::vector<scq::Pairs>& pairs, std::vector<T> scq::Pairs::*field) {
+  size_t size = 0;
+  for (const auto& some : pairs) size += (some.*field).size();
+  T* data = new T[size + 1];
+  nb::capsule owner(data, [](void* p) noexcept { delete[] (T*)p; });
+  T* to = data;
+  for (const auto& some : pairs) to = std::copy((some.*field).begin(), (some.*field).end(), to);
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner);
+}
+
+auto within(const std::vector<const Rows*>& parts, Codes queries, int64_t radius, int threads) {
+  int64_t width = queries.shape(1);
+  check(radius >= 0, "the radius must be at least 0");
+  auto found = parts_of(parts, width, false);
+  std::vector<scq::Pairs> pairs;
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->within(call, found, width, queries.data(), queries.shape(0), std::min(radius, 8 * width), pairs);
+  });
+  return std::make_tuple(joined(pairs, &scq::Pairs::query), joined(pairs, &scq::Pairs::distance),
+                         joined(pairs, &scq::Pairs::row));
+}
+
+void rank(Codes codes, Codes queries, Array<const uint64_t, 2> labels, Array<const uint64_t, 2> query_labels,
+          bool shared, int average, int64_t at, int64_t k, Array<int64_t, 2> counts, Array<int64_t, 2> hits,
+          Array<double, 1> precision_sums, Array<int64_t, 1> top_hits, int threads) {
+  int64_t n = codes.shape(0), width = codes.shape(1), q = queries.shape(0);
+  check(width >= 1 && width < 4096 && (int64_t)queries.shape(1) == width, "codes and queries differ in width");
+  check((int64_t)labels.shape(0) == n && (int64_t)query_labels.shape(0) == q &&
+            labels.shape(1) == query_labels.shape(1) && labels.shape(1) >= 1,
+        "labels do not fit the codes");
+  check((int64_t)counts.shape(0) == q && (int64_t)hits.shape(0) == q && (int64_t)counts.shape(1) == 8 * width + 1 &&
+            (int64_t)hits.shape(1) == 8 * width + 1 && (int64_t)precision_sums.shape(0) == q &&
+            (int64_t)top_hits.shape(0) == q,
+        "the answers do not have the shape of the queries");
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->rank(call, codes.data(), n, width, queries.data(), q, labels.data(), query_labels.data(),
+                        labels.shape(1), shared, average, at, k, counts.data(), hits.data(), precision_sums.data(),
+                        top_hits.data());
+  });
+}
+
+// Rows of any of the types below whose columns touch; returns whether all scores were finite.
+bool encode(nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> X, nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> W,
+            nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu> t, Array<uint8_t, 2> codes, int threads) {
+  int64_t n = X.shape(0), d = X.shape(1), n_bits = W.shape(1);
+  bool in_double = W.dtype() == nb::dtype<double>();
+  check(in_double || W.dtype() == nb::dtype<float>(), "W must be float32 or float64");
+  check(t.dtype() == W.dtype() && (int64_t)t.shape(0) == n_bits && (int64_t)W.shape(0) == d && d >= 1 && n_bits >= 1,
+        "X, W and t do not fit each other");
+  check((int64_t)codes.shape(0) == n && (int64_t)codes.shape(1) == (n_bits + 7) / 8, "the codes have another shape");
+  nb::dlpack::dtype type = X.dtype(), half{(uint8_t)nb::dlpack::dtype_code::Float, 16, 1};
+  char kind = type == nb::dtype<double>() ? 'd' : type == nb::dtype<float>() ? 'f' : type == half ? 'e' : 'B';
+  check(in_double ? kind == 'd' : kind == 'f' || kind == 'e' || type == nb::dtype<uint8_t>(),
+        "X must be float32, float16 or uint8 with W of float32, or float64 with W of float64");
+  int64_t size = type.bits / 8;
+  check(d == 1 || X.stride(1) == 1, "the columns of X must touch");
+  check((uintptr_t)X.data() % size == 0, "X must be aligned");
+  bool finite = true;
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->encode(call, X.data(), n, X.stride(0) * size, kind, W.data(), d, n_bits, W.stride(0), W.stride(1),
+                          t.data(), in_double, codes.data(), &finite);
+  });
+  return finite;
+}
+
+void to_blocks(Codes codes, Array<uint8_t, 2> blocks) {
+  int64_t n = codes.shape(0), width = codes.shape(1);
+  check((int64_t)blocks.shape(0) == (n + 63) / 64 && (int64_t)blocks.shape(1) == 64 * width,
+        "the blocks must have the shape (ceil(n / 64), 64 * bytes)");
+  nb::gil_scoped_release released;
+  chosen->to_blocks(codes.data(), n, width, blocks.data());
+}
+
+void to_rows(Codes blocks, Array<uint8_t, 2> codes) {
+  int64_t n = codes.shape(0), width = codes.shape(1);
+  check((int64_t)blocks.shape(0) >= (n + 63) / 64 && (int64_t)blocks.shape(1) == 64 * width,
+        "the blocks must have the shape (ceil(n / 64), 64 * bytes)");
+  nb::gil_scoped_release released;
+  chosen->to_rows(blocks.data(), n, width, codes.data());
+}
+
+void use(const std::string& name) {
+  const scq::Kernels* found = scq::kernels(name.c_str());
+  if (!found) {
+    std::string names;
+    for (const char* known : scq::available()) names += std::string(names.empty() ? "" : ", ") + known;
+    refuse("SCQ_CPU=" + name + " has no kernels on this processor; it has " + names);
+  }
+  chosen = found;
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  chosen = scq::kernels(scq::available().front());
+  nb::class_<Rows>(m, "Rows").def(
+      nb::init<Codes, int64_t, bool, std::optional<Array<const uint64_t, 1>>, std::optional<Array<const float, 1>>,
+               std::optional<Array<const float, 1>>>(),
+      "codes"_a.noconvert(), "count"_a, "blocked"_a = false, "allowed"_a.noconvert() = nb::none(),
+      "offsets"_a.noconvert() = nb::none(), "scales"_a.noconvert() = nb::none());
+  m.def("nearest", &nearest, "parts"_a, "queries"_a.noconvert(), "distances"_a.noconvert(), "rows"_a.noconvert(),
+        "threads"_a);
+  m.def("least", &least, "parts"_a, "entries"_a.noconvert(), "constants"_a.noconvert().none(),
+        "scores"_a.noconvert(), "rows"_a.noconvert(), "threads"_a);
+  m.def("within", &within, "parts"_a, "queries"_a.noconvert(), "radius"_a, "threads"_a);
+  m.def("rank", &rank, "codes"_a.noconvert(), "queries"_a.noconvert(), "labels"_a.noconvert(),
+        "query_labels"_a.noconvert(), "shared"_a, "average"_a, "at"_a, "k"_a, "counts"_a.noconvert(),
+        "hits"_a.noconvert(), "precision_sums"_a.noconvert(), "top_hits"_a.noconvert(), "threads"_a);
+  m.def("encode", &encode, "X"_a.noconvert(), "W"_a.noconvert(), "t"_a.noconvert(), "codes"_a.noconvert(),
+        "threads"_a);
+  m.def("to_blocks", &to_blocks, "codes"_a.noconvert(), "blocks"_a.noconvert());
+  m.def("to_rows", &to_rows, "blocks"_a.noconvert(), "codes"_a.noconvert());
+  m.def("use", &use, "name"_a);
+  m.def("in_use", [] { return chosen->name; });
+  m.def("available", [] { return scq::available(); });
+}

@@ -1,0 +1,414 @@
+// One scan for Hamming distances and float queries: sums of table entries, two tables of 16 for each byte of a code, and
+// the rows of least sum kept.
+//
+// Codes lie in blocks of 64 rows, the bytes of the rows side by side (kernels.h), so one instruction looks up a register
+// of rows. Rows that come one after the other are turned into blocks in cache, as they are scanned.
+//
+// Hamming distance: the entry of value v is popcount(v ^ q). Sums are exact; those of up to 254 fit a byte.
+// Float queries: with e(v) >= 0 the entry above the least of its table, m the sum of the least entries and any unit u,
+//
+//     score = m + sum e(v) >= m + u sum r(v),   r = floor(e / u).
+//
+// Sums of r in 16 bits bound the score from below. A row whose bound is beyond the k-th best so far is passed over, and
+// the others, a few in a thousand, are scored exactly.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels.h"
+#include "sums.h"
+#include "transpose.h"
+
+namespace scq::SCQ_ISA {
+namespace {
+
+constexpr int64_t CHUNK_BYTES = 1 << 17;  // of codes that stay in L2 while query after query goes over them
+constexpr int GROUP = 4;                  // queries that share a block in registers
+constexpr int WIDE_GROUP = WIDTH == 32 ? 2 : 4;
+constexpr int64_t TILE = 64;              // queries that share a chunk
+constexpr int64_t KEPT = 1 << 22;         // rows that a thread keeps for them, at most
+
+// ---- the rows that are kept ----
+
+// The k least of what was offered, by score and row.
+template <class Score>
+class Nearest {
+ public:
+  Nearest(int64_t k, std::atomic<Score>* shared) : k_(k), shared_(shared) {}
+
+  // The largest score that may still be among the least. Rows come in ascending order, so one with the score of the
+  // worst is too late here; where other threads found k rows of a score, a lower row of that score may be here.
+  Score bound() const {
+    Score mine = std::numeric_limits<Score>::max();
+    if constexpr (std::numeric_limits<Score>::has_infinity) mine = std::numeric_limits<Score>::infinity();
+    if ((int64_t)heap_.size() == k_) mine = heap_.front().first - (std::is_integral_v<Score> ? 1 : 0);
+    return shared_ ? std::min(mine, shared_->load(std::memory_order_relaxed)) : mine;
+  }
+
+  void offer(Score score, int64_t row) {
+    std::pair<Score, int64_t> hit(score, row);
+    if ((int64_t)heap_.size() == k_) {
+      if (!(hit < heap_.front())) return;
+      std::pop_heap(heap_.begin(), heap_.end());
+      heap_.back() = hit;
+    } else {
+      heap_.push_back(hit);
+    }
+    std::push_heap(heap_.begin(), heap_.end());
+    if (shared_ && (int64_t)heap_.size() == k_) {
+      Score worst = heap_.front().first, known = shared_->load(std::memory_order_relaxed);
+      while (worst < known && !shared_->compare_exchange_weak(known, worst, std::memory_order_relaxed)) {
+      }
+    }
+  }
+
+  std::vector<std::pair<Score, int64_t>>& heap() { return heap_; }
+
+ private:
+  int64_t k_;
+  std::atomic<Score>* shared_;
+  std::vector<std::pair<Score, int64_t>> heap_;
+};
+
+// Every row within a radius of one query.
+class Within {
+ public:
+  Within(int64_t query, int32_t radius, Pairs* found) : query_(query), radius_(radius), found_(found) {}
+  int32_t bound() const { return radius_; }
+  void offer(int32_t distance, int64_t row) {
+    found_->query.push_back(query_);
+    found_->distance.push_back(distance);
+    found_->row.push_back(row);
+  }
+
+ private:
+  int64_t query_;
+  int32_t radius_;
+  Pairs* found_;
+};
+
+// ---- what is summed ----
+
+struct Block {
+  const uint8_t* bytes;
+  int64_t first_row;   // of the block, through all parts
+  const Part* part;
+  int64_t row_in_part;
+};
+
+class Hamming {
+ public:
+  using Score = int32_t;
+  static constexpr bool has_factors = false;
+
+  Hamming(const uint8_t* queries, int64_t n, int64_t width)
+      : width_(width), tables_(hamming_tables(queries, n, width)) {}
+
+  int64_t stretch() const { return HAMMING_STRETCH; }
+  const uint8_t* table(int64_t q) const { return &tables_[q * width_ * 32]; }
+  int64_t limit(int64_t, int32_t bound) const { return std::min<int64_t>(bound, 8 * width_); }
+  bool in_bytes(int64_t most) const { return width_ <= HAMMING_STRETCH || most < 255; }
+
+  template <class Kept>
+  void offer(int64_t, uint64_t rows, const uint16_t* sums, const Block& block, Kept& kept) const {
+    for (; rows; rows &= rows - 1) {
+      int r = __builtin_ctzll(rows);
+      kept.offer(sums[r], block.first_row + r);
+    }
+  }
+
+ private:
+  int64_t width_;
+  std::vector<uint8_t> tables_;
+};
+
+template <bool Factors>
+class Scores {
+ public:
+  using Score = float;
+  static constexpr bool has_factors = Factors;
+
+  Scores(const Tables& tables, int64_t width)
+      : width_(width), given_(tables), tables_(tables.queries * width * 32), start_(tables.queries),
+        unit_(tables.queries) {
+    for (int64_t q = 0; q < tables.queries; q++) round_down(q);
+  }
+
+  int64_t stretch() const { return 1; }
+  const uint8_t* table(int64_t q) const { return &tables_[q * width_ * 32]; }
+  bool in_bytes(int64_t) const { return false; }
+
+  // the largest sum of a row whose score may be within the bound
+  int64_t limit(int64_t q, float bound) const {
+    if (std::isinf(start_[q])) return 65535;
+    double steps = ((double)bound - start_[q]) / unit_[q];
+    return steps >= 0 ? (int64_t)std::min(steps, 65535.0) : -1;
+  }
+
+  // Which rows may have a score within the bound, from their sums, rounded as the exact score is: rounding is monotone.
+  uint64_t rows_below(int64_t q, const uint16_t* sums, const Block& block, float bound) const {
+    uint64_t rows = 0;
+    int64_t count = std::min<int64_t>(64, block.part->rows - block.row_in_part);
+    float start = (float)start_[q], unit = (float)unit_[q];
+    const float *offsets = block.part->offsets + block.row_in_part, *scales = block.part->scales + block.row_in_part;
+    for (int64_t r = 0; r < count; r++)
+      rows |= (uint64_t)!(offsets[r] + scales[r] * (start + unit * (float)sums[r]) > bound) << r;
+    return rows;
+  }
+
+  template <class Kept>
+  void offer(int64_t q, uint64_t rows, const uint16_t*, const Block& block, Kept& kept) const {
+    const float* entries = given_.entries + q * width_ * 32;
+    for (; rows; rows &= rows - 1) {
+      int r = __builtin_ctzll(rows);
+      float score = 0;
+      for (int64_t c = 0; c < width_; c++) {
+        uint8_t v = block.bytes[c * 64 + r];
+        score += entries[32 * c + (v & 15)] + entries[32 * c + 16 + (v >> 4)];
+      }
+      if constexpr (Factors) {
+        int64_t row = block.row_in_part + r;
+        score = block.part->offsets[row] + block.part->scales[row] * (given_.constants[q] + score);
+      }
+      kept.offer(std::isnan(score) ? std::numeric_limits<float>::infinity() : score, block.first_row + r);
+    }
+  }
+
+ private:
+  // Tables of bytes, the start and the unit of a query. The two entries of a byte add up to at most 255, and all of them
+  // to at most 65535. The exact score is a sum of float32, which may be below the true one by its rounding: so much is
+  // taken off the start.
+  void round_down(int64_t q) {
+    const float* entries = given_.entries + q * width_ * 32;
+    uint8_t* out = &tables_[q * width_ * 32];
+    std::vector<double> least(2 * width_);
+    double start = 0, size = 0, pair = 0, total = 0;
+    for (int64_t c = 0; c < width_; c++) {
+      double range = 0;
+      for (int half = 0; half < 2; half++) {
+        const float* e = entries + 32 * c + 16 * half;
+        auto [low, high] = std::minmax_element(e, e + 16);
+        least[2 * c + half] = *low;
+        start += *low;
+        size += std::max(std::fabs((double)*low), std::fabs((double)*high));
+        range += (double)*high - *low;
+      }
+      pair = std::max(pair, range);
+      total += range;
+    }
+    double constant = Factors ? given_.constants[q] : 0;
+    size += std::fabs(constant);
+    if (!(size < 1e37)) {
+      // sums of these numbers may overflow: no row is passed over
+      start_[q] = -std::numeric_limits<float>::infinity();
+      unit_[q] = 1;
+      std::fill(out, out + width_ * 32, (uint8_t)0);
+      return;
+    }
+    double unit = std::max(pair / 254, total / 65000);
+    unit_[q] = unit > 1e-37 ? (float)unit : 1;
+    for (int64_t c = 0; c < 2 * width_; c++)
+      for (int v = 0; v < 16; v++) {
+        double steps = (entries[16 * c + v] - least[c]) * (1 - 1e-9) / unit_[q];
+        out[16 * c + v] = (uint8_t)std::min(steps, 255.0);
+      }
+    double rounding = (double)(width_ + 16) * std::numeric_limits<float>::epsilon() * size;
+    start_[q] = (float)(constant + start - rounding);
+  }
+
+  int64_t width_;
+  Tables given_;
+  std::vector<uint8_t> tables_;
+  std::vector<float> start_, unit_;
+};
+
+// ---- the scan ----
+
+// Go over the blocks of a part with Q queries from number q on.
+template <int Q, class Kind, class Kept>
+void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* blocks, int64_t first, int64_t count,
+                int64_t row, int64_t width, Kept* kept) {
+  const uint8_t* tables[Q];
+  int64_t limits[Q];
+  for (int i = 0; i < Q; i++) {
+    tables[i] = kind.table(q + i);
+    limits[i] = kind.limit(q + i, kept[i].bound());
+  }
+  auto take = [&](const auto& sums, uint64_t allowed, const Block& block) {
+    uint16_t stored[64];
+    for (int i = 0; i < Q; i++) {
+      uint64_t rows = 0;
+      if constexpr (Kind::has_factors) {
+        store(sums, i, stored);
+        rows = kind.rows_below(q + i, stored, block, kept[i].bound()) & allowed;
+      } else {
+        if (limits[i] >= 0) rows = rows_below(sums, i, limits[i]) & allowed;
+        if (rows) store(sums, i, stored);
+      }
+      if (!rows) continue;
+      kind.offer(q + i, rows, stored, block, kept[i]);
+      limits[i] = kind.limit(q + i, kept[i].bound());
+    }
+  };
+  for (int64_t b = 0; b < count; b++) {
+    int64_t at = (first + b) * 64;
+    uint64_t allowed = part.allowed ? part.allowed[first + b] : ~0ull;
+    if (part.rows - at < 64) allowed &= (1ull << (part.rows - at)) - 1;
+    if (!allowed) continue;
+    Block block{blocks + b * 64 * width, row + at, &part, at};
+    if (kind.in_bytes(*std::max_element(limits, limits + Q))) {
+      ByteSums<Q> sums;
+      sum_in_bytes<Q>(block.bytes, width, tables, sums);
+      take(sums, allowed, block);
+    } else if constexpr (Q > WIDE_GROUP) {
+      for (int half = 0; half < Q; half += WIDE_GROUP)
+        scan_group<WIDE_GROUP>(kind, q + half, part, block.bytes, first + b, 1, row, width, kept + half);
+      for (int i = 0; i < Q; i++) limits[i] = kind.limit(q + i, kept[i].bound());
+    } else {
+      WordSums<Q> sums;
+      sum_in_words<Q>(block.bytes, width, tables, kind.stretch(), sums);
+      take(sums, allowed, block);
+    }
+  }
+}
+
+struct Chunk {
+  const Part* part;
+  int64_t first, count;  // blocks
+  int64_t row;           // number of the part's first row
+};
+
+std::vector<Chunk> cut(const std::vector<Part>& parts, int64_t width) {
+  std::vector<Chunk> chunks;
+  int64_t row = 0, height = std::max<int64_t>(1, CHUNK_BYTES / (64 * width));
+  for (const Part& part : parts) {
+    int64_t blocks = (part.rows + 63) / 64;
+    for (int64_t first = 0; first < blocks; first += height)
+      chunks.push_back({&part, first, std::min(height, blocks - first), row});
+    row += part.rows;
+  }
+  return chunks;
+}
+
+// Go over a chunk with queries q .. end - 1. Codes that lie row by row are laid out in `scratch` first.
+template <class Kind, class Kept>
+void scan_chunk(const Kind& kind, const Chunk& chunk, int64_t q, int64_t end, int64_t width,
+                std::vector<uint8_t>& scratch, Kept* kept) {
+  const Part& part = *chunk.part;
+  const uint8_t* blocks = part.codes + chunk.first * 64 * width;
+  if (!part.blocked) {
+    scratch.resize(std::max<size_t>(scratch.size(), chunk.count * 64 * width));
+    int64_t rows = std::min(chunk.count * 64, part.rows - chunk.first * 64);
+    lay_out(blocks, rows, width, scratch.data(), (part.rows - chunk.first * 64 - rows) * width);
+    blocks = scratch.data();
+  }
+  auto go = [&](auto size) {
+    for (; q + size <= end; q += size, kept += size)
+      scan_group<size>(kind, q, part, blocks, chunk.first, chunk.count, chunk.row, width, kept);
+  };
+  go(std::integral_constant<int, GROUP>());
+  go(std::integral_constant<int, 2>());
+  go(std::integral_constant<int, 1>());
+}
+
+// ---- searches ----
+
+// Copy the best of each query to the answer.
+template <class Score>
+void write(std::vector<std::pair<Score, int64_t>>& hits, int64_t k, Score* scores, int64_t* rows) {
+  std::sort(hits.begin(), hits.end());
+  for (int64_t i = 0; i < std::min<int64_t>(k, hits.size()); i++) scores[i] = hits[i].first, rows[i] = hits[i].second;
+}
+
+template <class Kind, class Score = typename Kind::Score>
+bool find_least(const Call& call, const std::vector<Part>& parts, int64_t width, const Kind& kind, int64_t n_queries,
+                int64_t k, Score* scores, int64_t* rows) {
+  std::vector<Chunk> chunks = cut(parts, width);
+  int64_t n = 0;
+  for (const Part& part : parts) n += part.rows;
+  int64_t kept = std::min(k, n);
+  if (!kept || !n_queries) return true;
+  // Enough queries for every thread: each takes some of them through all rows. Otherwise the threads share the rows.
+  if (n_queries >= GROUP * call.threads) {
+    int64_t per_thread = (n_queries + call.threads - 1) / call.threads;
+    int64_t tile = std::min({TILE, (per_thread + GROUP - 1) / GROUP * GROUP, std::max<int64_t>(1, KEPT / kept)});
+    return run((n_queries + tile - 1) / tile, call.threads, call.interrupted, [&](Job& job, int64_t number, int) {
+      int64_t q = number * tile, end = std::min(n_queries, q + tile);
+      std::vector<uint8_t> scratch;
+      std::vector<Nearest<Score>> nearest(end - q, Nearest<Score>(kept, nullptr));
+      for (const Chunk& chunk : chunks) {
+        if (job.stopped()) return;
+        scan_chunk(kind, chunk, q, end, width, scratch, nearest.data());
+      }
+      for (int64_t i = q; i < end; i++) write(nearest[i - q].heap(), k, scores + i * k, rows + i * k);
+    });
+  }
+  struct Mine {
+    std::vector<uint8_t> scratch;
+    std::vector<Nearest<Score>> nearest;
+  };
+  std::vector<std::atomic<Score>> bounds(n_queries);
+  for (auto& bound : bounds)
+    bound = std::numeric_limits<Score>::has_infinity ? std::numeric_limits<Score>::infinity()
+                                                     : std::numeric_limits<Score>::max();
+  std::vector<Mine> of_thread(call.threads);
+  bool done = run(chunks.size(), call.threads, call.interrupted, [&](Job&, int64_t number, int thread) {
+    Mine& mine = of_thread[thread];
+    if (mine.nearest.empty())
+      for (int64_t i = 0; i < n_queries; i++) mine.nearest.emplace_back(kept, &bounds[i]);
+    scan_chunk(kind, chunks[number], 0, n_queries, width, mine.scratch, mine.nearest.data());
+  });
+  if (!done) return false;
+  return run(n_queries, n_queries * k < 4096 ? 1 : call.threads, call.interrupted, [&](Job&, int64_t q, int) {
+    std::vector<std::pair<Score, int64_t>> hits;
+    for (Mine& mine : of_thread)
+      if (!mine.nearest.empty()) {
+        auto& heap = mine.nearest[q].heap();
+        hits.insert(hits.end(), heap.begin(), heap.end());
+      }
+    write(hits, k, scores + q * k, rows + q * k);
+  });
+}
+
+}  // namespace
+
+void to_blocks(const uint8_t* codes, int64_t rows, int64_t width, uint8_t* blocks) {
+  lay_out(codes, rows, width, blocks, 0);
+}
+
+void to_rows(const uint8_t* blocks, int64_t rows, int64_t width, uint8_t* codes) {
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t c = 0; c < width; c++) codes[row * width + c] = blocks[(row / 64 * width + c) * 64 + row % 64];
+}
+
+bool nearest(const Call& call, const std::vector<Part>& parts, int64_t width, const uint8_t* queries,
+             int64_t n_queries, int64_t k, int32_t* distances, int64_t* rows) {
+  return find_least(call, parts, width, Hamming(queries, n_queries, width), n_queries, k, distances, rows);
+}
+
+bool least(const Call& call, const std::vector<Part>& parts, int64_t width, const Tables& tables, int64_t k,
+           float* scores, int64_t* rows) {
+  if (tables.constants)
+    return find_least(call, parts, width, Scores<true>(tables, width), tables.queries, k, scores, rows);
+  return find_least(call, parts, width, Scores<false>(tables, width), tables.queries, k, scores, rows);
+}
+
+bool within(const Call& call, const std::vector<Part>& parts, int64_t width, const uint8_t* queries,
+            int64_t n_queries, int64_t radius, std::vector<Pairs>& found) {
+  std::vector<Chunk> chunks = cut(parts, width);
+  Hamming kind(queries, n_queries, width);
+  std::vector<std::vector<uint8_t>> scratch(call.threads);
+  found.assign(call.threads, Pairs());
+  return run(chunks.size(), call.threads, call.interrupted, [&](Job& job, int64_t number, int thread) {
+    for (int64_t q = 0; q < n_queries && !job.stopped(); q += TILE) {
+      std::vector<Within> kept;
+      int64_t end = std::min(n_queries, q + TILE);
+      for (int64_t i = q; i < end; i++) kept.emplace_back(i, (int32_t)radius, &found[thread]);
+      scan_chunk(kind, chunks[number], q, end, width, scratch[thread], kept.data());
+    }
+  });
+}
+
+}  // namespace scq::SCQ_ISA
