@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 THREADS ?= 2
 THREAD_ENV := OMP_NUM_THREADS=$(THREADS) OPENBLAS_NUM_THREADS=$(THREADS)
 
-.PHONY: demo test campaign test-minimum test-cuda test-cupy lint format bench bench-gpu paper pictures docs package \
+.PHONY: demo test test-native campaign test-minimum test-cuda test-cupy lint format bench bench-gpu paper pictures docs package \
 	clean help
 
 DATA ?=
@@ -115,6 +115,9 @@ package: $(VENV)/.base  ## Wheel and sdist, each installed in an environment of 
 		rm -rf build/clean && $(PYTHON) -m venv build/clean && \
 		build/clean/bin/python -m pip --disable-pip-version-check install --quiet "$$file[cli,plots]" && \
 		(cd build && clean/bin/scq-gpu info && clean/bin/scq-gpu demo) || exit 1; done
+
+test-native: $(VENV)/.extra-test $(VENV)/.extra-native  ## The native core under sanitizers, with AVX-512 and NEON emulated
+	$(BIN)/python tests/native/run.py
 
 docs: $(VENV)/.extra-docs  ## The documentation as HTML, warnings are errors
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

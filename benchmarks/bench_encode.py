@@ -1,6 +1,6 @@
 """Encoding beside Faiss, beside NumPy in one line, and beside the bare product (float32, two threads, one process).
 
-NUMBA_NUM_THREADS=2 pytest benchmarks/bench_encode.py -o addopts=--import-mode=importlib --benchmark-only -q -s
+SCQ_NUM_THREADS=2 pytest benchmarks/bench_encode.py -o addopts=--import-mode=importlib --benchmark-only -q -s
 
 Faiss is `LinearTransform.apply` and `fvecs2bitvecs`. The share is that of the machine's own sgemm, 2,048 x 2,048 times
 2,048 x 2,048, measured in turns with the rest: a slow moment lowers both.

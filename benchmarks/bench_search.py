@@ -1,15 +1,18 @@
-"""Hamming search beside Faiss IndexBinaryFlat, radius search beside the scan, evaluation beside the obvious NumPy.
+"""Search over codes beside Faiss and usearch: Hamming, float queries, radius; evaluation beside the obvious NumPy.
 
-    NUMBA_NUM_THREADS=2 pytest benchmarks/bench_search.py -o addopts=--import-mode=importlib --benchmark-only
-    ... -k "ours or faiss or radius"   # search alone
-    ... -k evaluation                  # evaluation alone
+    python benchmarks/bench_search.py                           # the tables of docs/benchmarks.md, one process
+    SCQ_CPU=avx2 FAISS_OPT_LEVEL=avx2 python benchmarks/bench_search.py --bits 128    # both held to an instruction set
+    pytest benchmarks/bench_search.py -o addopts=--import-mode=importlib --benchmark-only     # radius and evaluation
 
-One process, as many threads each; compare within a group. ``first_call_s`` is the first search of that shape in the
-process: compiling, or loading what an earlier process compiled and cached. Evaluation is the paper's of CIFAR-10,
-10,000 queries x 50,000 codes of 32 bits; ``peak_mb`` is the largest resident size of a fresh process that imports the
-package, makes the codes and evaluates them.
+Random codes, k = 10. The methods take turns, and the least of their times counts. *Hamming* is `HammingIndex.search`
+beside Faiss's `IndexBinaryFlat` and usearch's exact search; *float* is `HammingIndex.search_asymmetric`, projection of
+the queries included, beside Faiss's 4-bit product quantizer with fast scan, of as many bits. The share is that of the
+speed at which one query's codes pass, in bytes, in that of reading an array of the same size with NumPy. Evaluation is
+the paper's of CIFAR-10, 10,000 queries x 50,000 codes of 32 bits; ``peak_mb`` is the largest resident size of a fresh
+process that imports the package, makes the codes and evaluates them.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -18,16 +21,12 @@ import time
 import numpy as np
 import pytest
 
+import scq_gpu as scq
 from scq_gpu import HammingIndex, metrics
-from scq_gpu.kernels import hamming_numba
+from scq_gpu.kernels import native
 
-CASES = [  # codes, bits, queries, k
-    (1_000_000, 64, 100, 10),
-    (1_000_000, 256, 100, 10),
-    (1_000_000, 1024, 100, 100),
-    (60_000, 32, 1000, 1000),
-]
-THREADS = int(os.environ.get("NUMBA_NUM_THREADS", "2"))
+THREADS = int(os.environ.get("SCQ_NUM_THREADS", "2"))
+K = 10
 
 
 def near_copies(codes, n_queries, rng):
@@ -36,41 +35,69 @@ def near_copies(codes, n_queries, rng):
     return codes[rng.integers(0, len(codes), n_queries)] ^ np.packbits(flips, axis=1, bitorder="little")
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: "x".join(map(str, case)))
-def case(request):
-    n, n_bits, n_queries, k = request.param
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, 256, (n, n_bits // 8), dtype=np.uint8)
-    return codes, n_bits, near_copies(codes, n_queries, rng), k
+def least_times(searches, rounds):
+    """Return the milliseconds of each search: the least of some rounds in which they take turns, after a first one."""
+    least = dict.fromkeys(searches, np.inf)
+    for turn in range(rounds + 1):
+        for name, search in searches.items():
+            start = time.perf_counter()
+            search()
+            if turn:
+                least[name] = min(least[name], 1e3 * (time.perf_counter() - start))
+    return least
 
 
-@pytest.mark.benchmark(group="knn")
-def test_ours(benchmark, case, request):
+def measure(n, n_bits, counts, rounds):
+    """Print the rows of one code length."""
     import faiss
+    from usearch.index import MetricKind
+    from usearch.index import search as usearch
 
-    codes, n_bits, queries, k = case
-    benchmark.group = f"knn {request.node.callspec.id}"
-    index = HammingIndex(codes, n_bits)
-    start = time.perf_counter()
-    index.search(queries, k)
-    benchmark.extra_info["first_call_s"] = round(time.perf_counter() - start, 3)
-    d, _ = benchmark.pedantic(index.search, args=(queries, k), rounds=7)
-    flat = faiss.IndexBinaryFlat(n_bits)
-    flat.add(codes)
-    np.testing.assert_array_equal(d, flat.search(queries, k)[0])
-
-
-@pytest.mark.benchmark(group="knn")
-def test_faiss(benchmark, case, request):
-    import faiss
-
-    codes, n_bits, queries, k = case
-    benchmark.group = f"knn {request.node.callspec.id}"
     faiss.omp_set_num_threads(THREADS)
-    flat = faiss.IndexBinaryFlat(n_bits)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((min(n, 200_000), n_bits), dtype=np.float32)
+    encoder = scq.LSH(n_bits, random_state=0).fit(X[:2000])
+    codes = rng.integers(0, 256, (n, n_bits // 8), dtype=np.uint8)
+    index, flat = HammingIndex(codes, n_bits), faiss.IndexBinaryFlat(n_bits)
     flat.add(codes)
-    flat.search(queries, k)
-    benchmark.pedantic(flat.search, args=(queries, k), rounds=7)
+    fast = faiss.IndexPQFastScan(n_bits, n_bits // 4, 4)
+    fast.train(X[:20_000])
+    for start in range(0, n, len(X)):
+        fast.add(X[: min(len(X), n - start)])
+    words = codes.view(np.uint64)
+    reading = least_times({"read": lambda: words.max()}, rounds)["read"]
+    for q in counts:
+        queries, Q = near_copies(codes, q, rng), rng.standard_normal((q, n_bits), dtype=np.float32)
+        searches = {
+            "ours": lambda queries=queries: index.search(queries, K),
+            "Faiss": lambda queries=queries: flat.search(queries, K),
+            "usearch": lambda queries=queries: usearch(codes, queries, K, MetricKind.Hamming, exact=True, threads=THREADS),
+            "ours, float": lambda Q=Q: index.search_asymmetric(encoder, Q, K),
+            "Faiss PQ fast scan": lambda Q=Q: fast.search(Q, K),
+        }
+        np.testing.assert_array_equal(index.search(queries, K)[0], flat.search(queries, K)[0])
+        least = least_times(searches, rounds if q < 1000 else 2)
+        ours, floats = least["ours"], least["ours, float"]
+        share = f"{reading / ours:.0%}" if q == 1 else ""
+        cells = [f"{n:,}", n_bits, q, *(f"{least[name]:.2f}" for name in ("ours", "Faiss", "usearch"))]
+        cells += [f"{least['Faiss'] / ours:.2f}", share, f"{floats:.2f}", f"{least['Faiss PQ fast scan']:.2f}"]
+        print("|", " | ".join(map(str, [*cells, f"{least['Faiss PQ fast scan'] / floats:.2f}"])), "|", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, nargs="+", default=[1_000_000])
+    parser.add_argument("--bits", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--queries", type=int, nargs="+", default=[1, 4, 32, 1000])
+    parser.add_argument("--rounds", type=int, default=15)
+    args = parser.parse_args()
+    os.environ["SCQ_NUM_THREADS"] = str(THREADS)
+    print(f"instruction set {native.core.in_use() if native.core else 'none'}, {THREADS} threads, k = {K}, ms\n")
+    print("| codes | bits | queries | ours | Faiss | usearch | Faiss / ours | of reading | float | Faiss | Faiss / ours |")
+    print("|" + " --- |" * 11)
+    for n in args.n:
+        for n_bits in args.bits:
+            measure(n, n_bits, args.queries, args.rounds)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +119,7 @@ def test_radius_tables(benchmark, radius_case):
     assert index.prepare(2)
     benchmark.extra_info["build_s"] = round(time.perf_counter() - start, 2)
     offsets, ids, d = benchmark.pedantic(index.range_search, args=(queries, 2), rounds=5)
-    query, scan_d, rows = hamming_numba.within(queries, [codes], 2)
+    query, scan_d, rows = native.CodeSearch([codes]).within(queries, [codes], 2)
     order = np.lexsort((rows, scan_d, query))
     np.testing.assert_array_equal(ids, rows[order])
     np.testing.assert_array_equal(d, scan_d[order])
@@ -103,8 +130,7 @@ def test_radius_tables(benchmark, radius_case):
 @pytest.mark.benchmark(group="radius 2, 10,000,000 x 64 bits, 200 queries")
 def test_radius_scan(benchmark, radius_case):
     codes, queries = radius_case
-    hamming_numba.within(queries[:1], [codes[:1000]], 2)
-    benchmark.pedantic(hamming_numba.within, args=(queries, [codes], 2), rounds=3)
+    benchmark.pedantic(native.CodeSearch([codes]).within, args=(queries, [codes], 2), rounds=3)
 
 
 @pytest.mark.benchmark(group="radius 2, 10,000,000 x 64 bits, 200 queries")
@@ -170,10 +196,8 @@ def data():
 
 
 @pytest.mark.benchmark(group="evaluation")
-def test_evaluation_compiled(benchmark, data):
-    pytest.importorskip("numba")
+def test_evaluation_native(benchmark, data):
     small = [x[:100] if len(x) == EVALUATED else x for x in data]
-    evaluate(*small)  # compiled, or loaded from the cache, before the clock starts
     found = benchmark.pedantic(evaluate, args=data, rounds=3)
     np.testing.assert_allclose(evaluate(*small), obvious(*small), atol=1e-12)
     folder = os.path.dirname(__file__)
@@ -184,16 +208,19 @@ def test_evaluation_compiled(benchmark, data):
 
 @pytest.mark.benchmark(group="evaluation")
 def test_evaluation_average_ties(benchmark, data):
-    pytest.importorskip("numba")
     benchmark.pedantic(metrics.mean_average_precision, args=data, kwargs={"ties": "average"}, rounds=3)
 
 
 @pytest.mark.benchmark(group="evaluation")
 def test_evaluation_plain(benchmark, data, monkeypatch):
-    monkeypatch.setattr("scq_gpu.kernels.hamming.PAIRS", 1 << 62)
+    monkeypatch.setattr(native, "core", None)
     benchmark.pedantic(evaluate, args=data, rounds=1)
 
 
 @pytest.mark.benchmark(group="evaluation")
 def test_evaluation_obvious(benchmark, data):
     benchmark.pedantic(obvious, args=data, rounds=1)
+
+
+if __name__ == "__main__":
+    main()

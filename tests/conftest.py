@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,12 @@ import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import settings
+
+if _build := os.environ.get("SCQ_NATIVE_BUILD"):  # make test-native: another build of the native core
+    (_file,) = Path(_build).glob("_core*.so")
+    _spec = importlib.util.spec_from_file_location("scq_gpu.kernels.native._core", _file)
+    sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules[_spec.name])
 
 from scq_gpu._core.arrays import namespace, to_host
 

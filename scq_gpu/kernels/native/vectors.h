@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(SCQ_SIMDE)  // the tests run AVX-512 and NEON on processors that have neither
-#include SCQ_SIMDE
+#if defined(SCQ_EMULATE_AVX512) || defined(SCQ_EMULATE_NEON)
+#include "emulated.h"  // tests/native: the tests run AVX-512 and NEON on processors that have neither
 #elif defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)

@@ -1,0 +1,331 @@
+"""The native core beside slow versions in NumPy, over every instruction set that runs here."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from native_engines import INSTRUCTION_SETS, use_engine
+
+from scq_gpu.kernels import native
+
+pytestmark = pytest.mark.skipif(native.core is None, reason=f"there is no native core: {native.missing}")
+ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+WIDTHS = st.one_of(st.integers(1, 40), st.integers(1, 128))
+
+
+@pytest.fixture(autouse=True, params=INSTRUCTION_SETS or ["native"])
+def core(request, monkeypatch):
+    use_engine(request.param, monkeypatch)
+    return native.core
+
+
+# ---- oracles ----
+
+
+def all_distances(queries, codes):
+    return np.bitwise_count(queries[:, None] ^ codes).sum(axis=2, dtype=np.int64)
+
+
+def least(values, k, allowed):
+    """The k least of each row among allowed columns, lowest column first, with -1 for what is missing."""
+    columns = np.flatnonzero(allowed)
+    order = columns[np.argsort(values[:, columns], axis=1, kind="stable")[:, :k]]
+    found = np.full((len(values), k), -1)
+    found[:, : order.shape[1]] = order
+    return found
+
+
+def sums(entries, codes):
+    """Both tables of a byte first, then byte after byte, in float32."""
+    total = np.zeros((len(entries), len(codes)), dtype=np.float32)
+    for byte in range(codes.shape[1]):
+        low, high = codes[:, byte] & 15, codes[:, byte] >> 4
+        total += entries[:, byte, 0][:, low] + entries[:, byte, 1][:, high]
+    return total
+
+
+# ---- codes in each layout ----
+
+
+def bitset(allowed):
+    words = np.zeros(-(-len(allowed) // 64), dtype=np.uint64)
+    packed = np.packbits(allowed, bitorder="little")
+    words.view(np.uint8)[: len(packed)] = packed
+    return words
+
+
+def off_alignment(x, offset):
+    """The same array, some bytes after an aligned address."""
+    memory = np.empty(x.nbytes + 128, dtype=np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    moved = memory[start : start + x.nbytes].reshape(x.shape)
+    moved[...] = x
+    return moved
+
+
+def rows_of(core, codes, cuts, allowed, blocked, offset):
+    """Parts of codes as the core takes them; every other part in the other layout."""
+    parts = []
+    for number, (some, may) in enumerate(zip(np.split(codes, cuts), np.split(allowed, cuts), strict=True)):
+        n, width = some.shape
+        if blocked ^ (number % 2 == 1):
+            blocks = np.full((-(-n // 64), 64 * width), 0xA5, dtype=np.uint8)
+            core.to_blocks(np.ascontiguousarray(some), blocks)
+            stored = off_alignment(blocks, offset)
+        else:
+            stored = off_alignment(some, offset)
+        parts.append(core.Rows(stored, n, bool(blocked ^ (number % 2 == 1)), None if may.all() else bitset(may)))
+    return parts
+
+
+@st.composite
+def problems(draw):
+    """Codes with ties and duplicates, queries, parts, rows that may be found."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n, width, q = draw(st.integers(0, 400)), draw(WIDTHS), draw(st.integers(1, 19))
+    distinct = draw(st.sampled_from([1, 7, 400]))
+    codes = rng.integers(0, 256, (distinct, width), dtype=np.uint8)[rng.integers(0, distinct, n)]
+    if draw(st.booleans()):
+        codes &= rng.integers(0, 2, width, dtype=np.uint8) * 255
+    queries = rng.integers(0, 256, (q, width), dtype=np.uint8)
+    if n and draw(st.booleans()):
+        queries[0], queries[-1] = codes[-1], ~codes[0]
+    cuts = sorted(rng.integers(0, n + 1, draw(st.integers(0, 3))).tolist())
+    allowed = rng.random(n) < draw(st.sampled_from([0.0, 0.02, 0.5, 1.0]))
+    return rng, codes, queries, cuts, allowed, draw(st.booleans()), draw(st.integers(0, 17))
+
+
+@ANY
+@given(problem=problems(), k=st.integers(1, 450), threads=st.integers(1, 5))
+def test_nearest(core, problem, k, threads):
+    _, codes, queries, cuts, allowed, blocked, offset = problem
+    d, rows = np.full((len(queries), k), 9999, dtype=np.int32), np.full((len(queries), k), -1, dtype=np.int64)
+    core.nearest(rows_of(core, codes, cuts, allowed, blocked, offset), queries, d, rows, threads)
+    all_d = all_distances(queries, codes)
+    np.testing.assert_array_equal(rows, least(all_d, k, allowed))
+    wanted = np.where(rows >= 0, np.take_along_axis(np.pad(all_d, ((0, 0), (0, 1))), rows, axis=1), 9999)
+    np.testing.assert_array_equal(d, wanted)
+
+
+@ANY
+@given(problem=problems(), radius=st.integers(0, 1100), threads=st.integers(1, 5))
+def test_within(core, problem, radius, threads):
+    _, codes, queries, cuts, allowed, blocked, offset = problem
+    found = core.within(rows_of(core, codes, cuts, allowed, blocked, offset), queries, radius, threads)
+    all_d = all_distances(queries, codes)
+    query, row = np.nonzero((all_d <= radius) & allowed)
+    wanted = sorted(zip(query.tolist(), all_d[query, row].tolist(), row.tolist(), strict=True))
+    assert sorted(zip(*(x.tolist() for x in found), strict=True)) == wanted
+
+
+@ANY
+@given(
+    problem=problems(),
+    k=st.integers(1, 450),
+    threads=st.integers(1, 5),
+    kind=st.sampled_from(["normal", "whole", "steep", "equal", "tiny", "huge"]),
+)
+def test_least(core, problem, k, threads, kind):
+    rng, codes, queries, cuts, allowed, blocked, offset = problem
+    entries = rng.standard_normal((len(queries), codes.shape[1], 2, 16))
+    if kind in ("steep", "tiny", "huge"):
+        low, high = {"steep": (-12, 12), "tiny": (-44, -38), "huge": (30, 38)}[kind]
+        entries *= 10.0 ** rng.integers(low, high, (1, codes.shape[1], 1, 1))
+    with np.errstate(all="ignore"):
+        entries = (np.round(entries) if kind == "whole" else entries * (kind != "equal")).astype(np.float32)
+        all_scores = sums(entries, codes)
+    all_scores = np.where(np.isnan(all_scores), np.float32(np.inf), all_scores)
+    scores = np.full((len(queries), k), np.inf, dtype=np.float32)
+    rows = np.full(scores.shape, -1, dtype=np.int64)
+    core.least(rows_of(core, codes, cuts, allowed, blocked, offset), entries, None, scores, rows, threads)
+    np.testing.assert_array_equal(rows, least(all_scores, k, allowed))
+    wanted = np.where(rows >= 0, np.take_along_axis(np.pad(all_scores, ((0, 0), (0, 1))), rows, axis=1), np.inf)
+    np.testing.assert_array_equal(scores, wanted)
+
+
+@ANY
+@given(n=st.integers(0, 300), width=WIDTHS, seed=st.integers(0, 2**32))
+def test_blocks_and_back(core, n, width, seed):
+    codes = np.random.default_rng(seed).integers(0, 256, (n, width), dtype=np.uint8)
+    blocks = np.full((-(-n // 64), 64 * width), 0xA5, dtype=np.uint8)
+    core.to_blocks(codes, blocks)
+    padded = np.zeros((len(blocks) * 64, width), dtype=np.uint8)
+    padded[:n] = codes
+    np.testing.assert_array_equal(blocks.reshape(-1, width, 64), padded.reshape(-1, 64, width).transpose(0, 2, 1))
+    back = np.full_like(codes, 0xA5)
+    core.to_rows(blocks, back)
+    np.testing.assert_array_equal(back, codes)
+
+
+def test_long_codes_and_many_rows(core):
+    """Sums beyond 16 bits, chunks, more than one tile of queries, more rows than fit a chunk."""
+    rng = np.random.default_rng(0)
+    wide = rng.integers(0, 256, (130, 9000), dtype=np.uint8)
+    entries = rng.standard_normal((3, 9000, 2, 16)).astype(np.float32)
+    scores, rows = np.zeros((3, 7), dtype=np.float32), np.zeros((3, 7), dtype=np.int64)
+    core.least([core.Rows(wide, 130)], entries, None, scores, rows, 2)
+    np.testing.assert_array_equal(rows, least(sums(entries, wide), 7, np.ones(130, dtype=bool)))
+    d, rows = np.zeros((3, 7), dtype=np.int32), np.zeros((3, 7), dtype=np.int64)
+    core.nearest([core.Rows(wide, 130)], wide[:3] ^ np.uint8(1), d, rows, 2)
+    np.testing.assert_array_equal(rows, least(all_distances(wide[:3] ^ np.uint8(1), wide), 7, np.ones(130, dtype=bool)))
+    codes, queries = (rng.integers(0, 256, (m, 4), dtype=np.uint8) for m in (70_001, 131))
+    for n in (1, 5, 131):
+        d, rows = np.zeros((n, 30), dtype=np.int32), np.zeros((n, 30), dtype=np.int64)
+        core.nearest([core.Rows(codes, 70_001)], queries[:n], d, rows, 2)
+        np.testing.assert_array_equal(rows, least(all_distances(queries[:n], codes), 30, np.ones(70_001, dtype=bool)))
+
+
+def test_distances_beyond_a_byte(core):
+    """Codes of more than 31 bytes whose neighbors are far: sums in bytes would saturate."""
+    codes = np.full((200, 64), 255, dtype=np.uint8)
+    codes[100:, :30] = 0
+    d, rows = np.zeros((1, 150), dtype=np.int32), np.zeros((1, 150), dtype=np.int64)
+    core.nearest([core.Rows(codes, 200)], np.zeros((1, 64), dtype=np.uint8), d, rows, 1)
+    assert rows[0].tolist() == [*range(100, 200), *range(50)]
+    assert d[0].tolist() == [272] * 100 + [512] * 50
+
+
+# ---- what is refused ----
+
+
+def test_sizes_that_do_not_fit_are_refused(core):
+    codes, d, rows = np.zeros((100, 4), np.uint8), np.zeros((2, 3), np.int32), np.zeros((2, 3), np.int64)
+    queries, entries = np.zeros((2, 4), np.uint8), np.zeros((2, 4, 2, 16), np.float32)
+    good, scores = core.Rows(codes, 100), np.zeros((2, 3), np.float32)
+    refused = [
+        (lambda: core.Rows(codes, 101), "fewer codes than rows"),
+        (lambda: core.Rows(codes, -1), "at least 0"),
+        (lambda: core.Rows(codes, 100, True), "fewer codes than rows"),
+        (lambda: core.Rows(codes, 100, False, np.zeros(1, np.uint64)), "bitset is shorter"),
+        (lambda: core.Rows(codes, 100, False, None, np.zeros(100, np.float32)), "come together"),
+        (lambda: core.Rows(codes, 100, False, None, *[np.zeros(99, np.float32)] * 2), "fewer factors"),
+        (lambda: core.nearest([good], queries[:, :3].copy(), d, rows, 1), "differ in width"),
+        (lambda: core.nearest([good], queries, d, rows[:1], 1), "shape"),
+        (lambda: core.nearest([good], queries, d, rows, 0), "threads"),
+        (lambda: core.nearest([good], np.zeros((2, 0), np.uint8), d, rows, 1), "at least one byte"),
+        (lambda: core.within([good], queries, -1, 1), "radius"),
+        (lambda: core.least([good], entries[:, :, :, :8].copy(), None, scores, rows, 1), "entries"),
+        (lambda: core.least([good], entries, np.zeros(2, np.float32), scores, rows, 1), "factors"),
+        (lambda: core.to_blocks(codes, np.zeros((1, 256), np.uint8)), "blocks must have the shape"),
+        (lambda: core.to_rows(np.zeros((1, 256), np.uint8), codes), "blocks must have the shape"),
+    ]
+    for call, message in refused:
+        with pytest.raises(ValueError, match=message):
+            call()
+    for wrong in (
+        lambda: core.Rows(codes.astype(np.int8), 100),
+        lambda: core.Rows(codes[:, ::2], 100),
+        lambda: core.Rows(codes[0], 1),
+        lambda: core.nearest([good], queries, d.astype(np.int64), rows, 1),
+        lambda: core.nearest([None], queries, d, rows, 1),
+        lambda: core.least([good], entries.astype(np.float64), None, scores, rows, 1),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            wrong()
+
+
+def test_no_rows_and_no_queries(core):
+    d, rows = np.zeros((0, 3), np.int32), np.zeros((0, 3), np.int64)
+    core.nearest([core.Rows(np.zeros((5, 2), np.uint8), 5)], np.zeros((0, 2), np.uint8), d, rows, 2)
+    d, rows = np.full((2, 3), 7, np.int32), np.full((2, 3), -1, np.int64)
+    core.nearest([core.Rows(np.zeros((0, 2), np.uint8), 0)], np.zeros((2, 2), np.uint8), d, rows, 2)
+    core.nearest([], np.zeros((2, 2), np.uint8), d, rows, 2)
+    assert (rows == -1).all()
+    assert (d == 7).all()
+
+
+# ---- threads, interrupts, children ----
+
+
+def test_other_python_threads_run_meanwhile(core):
+    codes, queries = np.zeros((200_000, 32), np.uint8), np.zeros((256, 32), np.uint8)
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    clock = threading.Thread(target=tick)
+    clock.start()
+    d, rows = np.zeros((256, 9), np.int32), np.zeros((256, 9), np.int64)
+    begin = time.perf_counter()
+    core.nearest([core.Rows(codes, len(codes))], queries, d, rows, 1)
+    end = time.perf_counter()
+    done.set()
+    clock.join()
+    assert len([tick for tick in ticks if begin < tick < end]) >= min(5, (end - begin) / 0.01)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import numpy as np
+from scq_gpu.kernels import native
+
+codes, q = np.random.default_rng(0).integers(0, 256, (400_000, 128), dtype=np.uint8), int(sys.argv[1])
+queries, d, rows = codes[:q].copy(), np.zeros((q, 9), np.int32), np.zeros((q, 9), np.int64)
+parts = [native.core.Rows(codes, len(codes))] * 40
+native.core.nearest(parts[:1], queries[:1], d[:1], rows[:1], 2)
+sent = []
+threading.Timer(0.2, lambda: (sent.append(time.perf_counter()), os.kill(os.getpid(), signal.SIGINT))).start()
+try:
+    native.core.nearest(parts, queries, d, rows, 2)
+except KeyboardInterrupt:
+    print(time.perf_counter() - sent[0])
+"""
+
+
+@pytest.mark.parametrize("queries", [1, 400])
+def test_an_interrupt_ends_a_search(core, queries):
+    command = [sys.executable, "-c", INTERRUPTED, str(queries)]
+    environment = os.environ | {"SCQ_CPU": "base"}  # slow enough for the interrupt to come in the middle
+    restored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    finally:
+        signal.signal(signal.SIGINT, restored)
+    # some 20 ms, and what a busy machine adds
+    assert float(done.stdout) < 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_has_threads_of_its_own(core):
+    """Forked while another thread searches: its pool and its locks are not the parent's."""
+    codes, stop = np.random.default_rng(0).integers(0, 256, (50_000, 8), dtype=np.uint8), threading.Event()
+
+    def search(n=4):
+        d, rows = np.zeros((n, 3), np.int32), np.zeros((n, 3), np.int64)
+        core.nearest([core.Rows(codes, len(codes))], codes[:n], d, rows, 3)
+        return (d[:, 0] == 0).all()
+
+    def go_on():
+        while not stop.is_set():
+            search()
+
+    others = [threading.Thread(target=go_on) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if search() else 1)
+            deadline = time.monotonic() + 60
+            while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+                if time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    pytest.fail("a forked child hangs in a search")
+                time.sleep(0.005)
+            assert ended[1] == 0
+    finally:
+        stop.set()
+        for other in others:
+            other.join()
