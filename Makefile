@@ -86,7 +86,7 @@ lint: $(VENV)/.extra-test $(VENV)/.extra-lint  ## Style, types, import layers
 	$(BIN)/lint-imports
 	$(BIN)/python docs/make_architecture.py --check
 
-format: $(VENV)/.extra-lint  ## Let ruff mend what it can
+format: $(VENV)/.extra-lint  ## Let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
