@@ -356,8 +356,7 @@ def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
         f"Made by `python benchmarks/neighbors.py --data DIR` (in parts, by `--bits`, `--seeds` and `--methods`), "
         f"finished on {datetime.date.today()} with scq_gpu {scq.__version__}, NumPy {np.__version__}, Python "
         f"{platform.python_version()}, at most {options.threads} threads; up to {seeds} seeds, as the "
-        "tables say. Every run is in [neighbors.csv](neighbors.csv). Other work ran on the machine, so fit "
-        "seconds are upper bounds."
+        "tables say. Every run is in [neighbors.csv](neighbors.csv)."
     )
     blocks = [INTRODUCTION, made, "![Recall against bytes per row](../images/neighbors.png)", HONESTY, COMPARED]
     blocks += [_against_itq(rows), "## All methods", COLUMNS]
@@ -394,14 +393,12 @@ def _mean(group: list[dict[str, Any]], field: str, digits: int = 3) -> str:
 
 
 def _everything(rows: list[dict[str, Any]], name: str, kind: str) -> str:
-    header = ("bits", "method", "bytes", "seeds", *RECALLS, "fit s")
+    header = ("bits", "method", "bytes", "seeds", *RECALLS)
     lines = []
     for group in _groups(rows, name, kind):
         first = group[0]
         cells = [_mean(group, field) for field in RECALLS]
-        seconds = "-" if first["method"] == SIGN else _mean([min(group, key=lambda row: row["fit seconds"])],
-                                                            "fit seconds", 1)  # fmt: skip
-        lines.append((first["bits"], first["method"], f"{first['bytes']:.0f}", len(group), *cells, seconds))
+        lines.append((first["bits"], first["method"], f"{first['bytes']:.0f}", len(group), *cells))
     return table(header, lines)
 
 
@@ -465,8 +462,8 @@ COLUMNS = (
     "them by themselves (fewer than WordNet has), and were run once, with Faiss's own seeds. *Sign of the features* is "
     'what sentence-transformers does for `precision="ubinary"`: bit k is x_k > 0 of the embedding as it is, as many '
     "bits as dimensions. GIST is positive throughout, so all its sign codes are equal and ties go to the first rows. "
-    "Fit seconds: the least over seeds. 384 bits of ours and of ITQ are not there for WordNet, whose rows have rank "
-    "381 by the library's count, which rejects longer codes."
+    "[Benchmarks](../benchmarks.md) has the times of fits. 384 bits of ours and of ITQ are not there for WordNet, whose "
+    "rows have rank 381 by the library's count, which rejects longer codes."
 )
 LABELS = (
     "Mean average precision of the whole Hamming ranking by class, in percent, 2,000 test queries; mean ± standard "
@@ -476,7 +473,8 @@ TRIED = (
     ("weights lam^(-p) of all axes", "EfficientNet 64 bits, p = 1/4: recall .187, but mAP 36.8; GIST 128 bits falls "
      "for p > 1/16; p < 0 is worse everywhere"),
     ("no ITQ start; 5 passes of it; 50", "-1.3 %; -0.25 %; +0.9 % (then 20 joint passes)"),
-    ("ITQ start of 25 plain passes; 25 that look ahead; 40", "+0.65 %; +1.05 %; +1.1 % (then 12 joint passes)"),
+    ("ITQ start of 25 plain passes; 40 that look ahead", "+0.65 %; +1.1 %; 25 that look ahead, which were kept: +1.05 % "
+     "(then 12 joint passes)"),
     ("5 passes of ITQ, then soft signs", "-1.2 %"),
     ("ITQ start learned on 5,000 rows", "+0.1 %"),
     ("6 joint passes", "+1.0 %"),
@@ -492,7 +490,7 @@ same rows, so that was a check and no blind test. One seed.
 
 Kept: axes weighted by (1 + lam / 4)^(-1/8), lam relative to the mean variance of the first `n_bits` axes; at least \
 twice as many axes as bits (no difference was seen between 192, 256 and 512 axes at 128 bits, nor between 256 and 512 \
-at 32); a start from ITQ on the weighted leading axes (25 passes); 12 joint passes; 0.6 times the automatic scale for \
+at 32); a start from ITQ on the weighted leading axes (25 passes that look ahead); 12 joint passes; 0.6 times the automatic scale for \
 OnE; a ridge of 1 for OgE, the mean variance of the leading axes.
 
 Tried and not kept, with mean relative gains over ITQ of six values at 128 bits (three sets, 10@10 and 10@100; \

@@ -204,11 +204,10 @@ def write(options: argparse.Namespace) -> None:
         group = [row for row in rows if tuple(row[k] for k in KEY[:-1]) == key]
         values = {k: [float(row[k]) for row in group] for k in ("mAP", "prec@r2", "prec@1k", "loss", "passes")}
         mean = {k: np.mean(v) for k, v in values.items()}
-        least = min(float(row["seconds"]) for row in group)
         cells = (f"{mean['prec@r2']:.2f}", f"{mean['prec@1k']:.2f}", f"{mean['loss'] / int(key[3]):.4f}")
         spread = f"{mean['mAP']:.2f} ± {np.std(values['mAP']):.2f}"
-        lines.append((*key, len(group), spread, *cells, f"{mean['passes']:.0f}", f"{least:.1f}"))
-    header = (*KEY[:-1], "seeds", "mAP", "prec@r2", "prec@1k", "loss a bit", "passes", "fit seconds")
+        lines.append((*key, len(group), spread, *cells, f"{mean['passes']:.0f}"))
+    header = (*KEY[:-1], "seeds", "mAP", "prec@r2", "prec@1k", "loss a bit", "passes")
     rises = max((float(row["largest rise"]) for row in rows if row["solver"] == "joint"), default=0.0)
     write_page(
         options.output / "quality.md",
@@ -218,8 +217,8 @@ def write(options: argparse.Namespace) -> None:
         f"{scq.__version__}, NumPy {np.__version__}, Python {platform.python_version()}, {options.threads} threads. "
         "mAP is the standard average precision over the whole ranking, ties in database order. *Joint* is this "
         "library's solver with `preserve=\"classes\"`, *paper* the columnwise solver with the paper's parameters. "
-        "*Passes* are those over all rows, after those over batches. Seconds are the least over seeds; other work ran "
-        "beside it.",
+        "*Passes* are those over all rows, after those over batches. [Benchmarks](../benchmarks.md) has the times of "
+        "fits.",
         CAVEAT,
         table(header, lines),
         f"Largest rise of a joint loss in any run: {rises:g}. Largest violation of a constraint: "
