@@ -43,10 +43,10 @@ def layers() -> list[list[str]]:
     """Return the subpackages of each layer, from the contract in pyproject.toml."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = settings["tool"]["importlinter"]["contracts"][0]
-    return [[room.strip().removeprefix("scq_gpu.") for room in layer.split("|")] for layer in contract["layers"]]
+    return [[name.strip().removeprefix("scq_gpu.") for name in layer.split("|")] for layer in contract["layers"]]
 
 
-def room_of(module: str) -> str:
+def subpackage_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
@@ -54,8 +54,8 @@ def imports_between(graph: grimp.ImportGraph) -> Counter[tuple[str, str]]:
     """Count the modules of one subpackage that import something of another."""
     pairs = Counter()
     for module in graph.modules:
-        rooms = {room_of(other) for other in graph.find_modules_directly_imported_by(module)}
-        pairs.update((room_of(module), room) for room in rooms if room in PURPOSE and room != room_of(module))
+        mine, used = subpackage_of(module), map(subpackage_of, graph.find_modules_directly_imported_by(module))
+        pairs.update((mine, other) for other in set(used) if other in PURPOSE and other != mine)
     return Counter({pair: count for pair, count in pairs.items() if pair[0] in PURPOSE})
 
 
@@ -73,15 +73,15 @@ def longest_chain(graph: grimp.ImportGraph) -> tuple[str, ...]:
 def draw(graph: grimp.ImportGraph) -> str:
     """Draw the diagram as SVG text, readable on a light and on a dark page."""
     place, boxes, lines = {}, [], []
-    for level, rooms in enumerate(layers()):
-        width = (WIDTH - GAP * (len(rooms) + 1)) / len(rooms)
-        for column, room in enumerate(rooms):
+    for level, names in enumerate(layers()):
+        width = (WIDTH - GAP * (len(names) + 1)) / len(names)
+        for column, name in enumerate(names):
             x, y = GAP + column * (width + GAP), 10 + level * ROW
-            place[room] = x, y, width
+            place[name] = x, y, width
             boxes.append(
                 f'<rect x="{x:.0f}" y="{y}" width="{width:.0f}" height="{BOX}" rx="6"/>'
-                f'<text x="{x + width / 2:.0f}" y="{y + 22}" class="room">{room}/</text>'
-                f'<text x="{x + width / 2:.0f}" y="{y + 41}">{PURPOSE[room]}</text>'
+                f'<text x="{x + width / 2:.0f}" y="{y + 22}" class="name">{name}/</text>'
+                f'<text x="{x + width / 2:.0f}" y="{y + 41}">{PURPOSE[name]}</text>'
             )
     for (upper, lower), count in sorted(imports_between(graph).items()):
         (x1, y1, w1), (x2, y2, w2) = place[upper], place[lower]
@@ -94,7 +94,7 @@ def draw(graph: grimp.ImportGraph) -> str:
     height = 10 + len(layers()) * ROW
     style = (
         "rect{fill:#eef3f8;stroke:#4477aa} text{font:13px sans-serif;text-anchor:middle;fill:#222}"
-        " .room{font-weight:bold} path{stroke:#88a;fill:none;opacity:.55}"
+        " .name{font-weight:bold} path{stroke:#88a;fill:none;opacity:.55}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '

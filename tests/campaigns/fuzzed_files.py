@@ -205,7 +205,7 @@ def fuzz(kind: str, count: int, seed: int) -> Figures:
     """Files of one format, each with a few changes, fixed by the seed."""
     figures, rng = Figures(), np.random.default_rng([seed, *kind.encode()])
     model = encoder()
-    refused = 0
+    rejected = 0
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
@@ -226,7 +226,7 @@ def fuzz(kind: str, count: int, seed: int) -> Figures:
                 try:
                     use(kind, good, model)
                 except (ValueError, OSError) as error:
-                    refused += 1
+                    rejected += 1
                     named = isinstance(error, OSError) or any(p in str(error) for p in (folder.name, "k=", "X_query"))
                     if not named and "NaN or inf" not in str(error):
                         figures.failures.append(f"{kind} {number}: no file named: {error!r}")
@@ -238,5 +238,5 @@ def fuzz(kind: str, count: int, seed: int) -> Figures:
                     path.write_bytes(content)
         finally:
             hamming.PAIRS = pairs
-    figures.notes = f"{refused} refused"
+    figures.notes = f"{rejected} rejected"
     return figures

@@ -6,14 +6,14 @@ import sys
 
 from campaigns.attack import ENV, ROOT, Figures
 
-ROOMS = ("tests/search", "tests/kernels", "tests/rows/test_sources.py", "tests/io", "tests/metrics", "tests/training")
+FOLDERS = ("tests/search", "tests/kernels", "tests/rows/test_sources.py", "tests/io", "tests/metrics", "tests/training")
 
 
 def properties(examples: int, seed: int) -> Figures:
     """Hypothesis's, with a seed and a profile of the campaign's own (tests/conftest.py)."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-m", "hypothesis and not cuda_toolchain and not gpu"]
-    command += ["--hypothesis-profile=campaign", f"--hypothesis-seed={seed}", "--hypothesis-show-statistics", *ROOMS]
+    command += ["--hypothesis-profile=campaign", f"--hypothesis-seed={seed}", "--hypothesis-show-statistics", *FOLDERS]
     done = subprocess.run(
         command, env=ENV | {"CAMPAIGN_EXAMPLES": str(examples)}, cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""`evaluate` gives what the single metrics give, by labels or by nearest rows, and refuses calls in its old order."""
+"""`evaluate` gives what the single metrics give, by labels or by nearest rows, and rejects half-given labels."""
 
 import math
 
