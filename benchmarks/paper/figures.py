@@ -70,7 +70,9 @@ def run_toy(options: argparse.Namespace) -> None:
     rows = []
     figure, axes = new_figure(1, 3, size=(12, 4.4))
     for axis, factor in zip(axes, TOY_FACTORS, strict=True):
-        encoder = scq.OnE(1, scale=float(factor), n_components=None, n_init=10, tol=1e-9, random_state=0).fit(X)
+        # the recipe for neighbors would change the axes
+        start = {"preserve": "classes", "init": "random", "n_init": 10}
+        encoder = scq.OnE(1, scale=float(factor), n_components=None, tol=1e-9, random_state=0, **start).fit(X)
         v = encoder.components_[0] / np.linalg.norm(encoder.components_[0])
         axis.scatter(*(factor * X).T, s=6, color="grey")
         for name, direction, color, line in (("PCA", top, "tab:red", "-"), ("least loss", v, "tab:green", "--")):
@@ -116,7 +118,9 @@ def curve(Encoder: type, solver: str, X: np.ndarray) -> list[float]:
         losses.append((np.sum(error, dtype=np.float64) / len(X) + penalty) / BITS)
 
     stop = {"max_iter": ITERATIONS, "tol": 0, "callback": watch}
-    Encoder(BITS, solver=solver, n_components=512, init="random", random_state=0, **stop, **ridge).fit(X)
+    # the recipe for neighbors would change the scale and the axes
+    same = {"preserve": "classes", "n_components": 512, "init": "random", "random_state": 0}
+    Encoder(BITS, solver=solver, **same, **stop, **ridge).fit(X)
     return losses
 
 
