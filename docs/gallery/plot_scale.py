@@ -20,7 +20,8 @@ X_base, X_query, y_base, y_query = X[:-300], X[-300:], y[:-300], y[-300:]
 # Many scales, one run
 # --------------------
 # Signs do not change when rows are multiplied by a positive number. So `scq_gpu.scale_path` takes one pass over the
-# rows per iteration for all scales together. The scales here are spread around the one that ``scale="auto"`` takes.
+# rows per iteration for all scales together. The scales here are spread around the paper's, which ``scale="auto"``
+# takes with ``preserve="classes"``.
 
 auto = scq.OnE(n_bits=16, preserve="classes", random_state=0).fit(X_base).scale_
 scales = auto * 2.0 ** np.arange(-2, 2.5, 0.5)

@@ -78,7 +78,7 @@ def _explain(error: Exception) -> int:
     elif isinstance(error, Lacking | ImportError):
         code = 3
     elif isinstance(error, OSError) and error.errno in _DISK:
-        message, code = f"the system refuses: {error}", 4
+        message, code = f"the system reports: {error}", 4
         _drop_output()
     elif isinstance(error, MemoryError):
         message = f"not enough memory{': ' if str(error) else ''}{error}"

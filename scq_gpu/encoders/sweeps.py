@@ -36,7 +36,7 @@ class ScalePath:
     encoders : tuple of OnE
         Fitted, one a scale.
     auto : float
-        The scale that ``OnE(scale="auto")`` takes, the paper's proposal.
+        The scale that ``OnE(preserve="classes", scale="auto")`` takes, the paper's proposal.
     """
 
     scales: tuple[float, ...]
@@ -61,7 +61,7 @@ class BitSweep:
     encoders : tuple of encoders
         By rising ``n_bits``.
     seconds : tuple of float
-        What each took to fit, the shared moments pass not counted.
+        Time of each fit, without the shared moments pass.
     """
 
     encoders: tuple[Any, ...]
@@ -106,8 +106,8 @@ def _facts(encoder: Any) -> dict[str, Any]:
     facts = {"n_bits": encoder.n_bits, "bytes": code_bytes(encoder.n_bits)}
     if len(getattr(encoder, "loss_curve_", ())):
         facts["loss_per_bit"] = min(encoder.loss_curve_) / encoder.n_bits
-    told = {"n_iter": "n_iter_", "converged": "converged_"}
-    return facts | {name: getattr(encoder, key) for name, key in told.items() if hasattr(encoder, key)}
+    known = {"n_iter": "n_iter_", "converged": "converged_"}
+    return facts | {name: getattr(encoder, key) for name, key in known.items() if hasattr(encoder, key)}
 
 
 def sweep_bits(X: Any, bits: Iterable[int] = (8, 16, 32, 64, 128), *, encoder: Any = None) -> BitSweep:

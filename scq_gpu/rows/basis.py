@@ -113,12 +113,12 @@ def compute_basis(
         )
     # rounding leaves eigenvalues of up to 2 eps lam_max where there is no variance
     rank = min(int(np.count_nonzero(spectrum > 16 * eps * spectrum[0])), n - 1)
-    wanted = d if n_components is None else n_components
-    D = min(wanted, rank)
-    if asked and D < min(wanted, varying):
-        warn_caller(f"X ({n} rows, {d} features) has rank {rank}: keeping {D} components of {min(wanted, varying)}")
+    most = d if n_components is None else n_components
+    D = min(most, rank)
+    if asked and D < min(most, varying):
+        warn_caller(f"X ({n} rows, {d} features) has rank {rank}: keeping {D} components of {min(most, varying)}")
     if n_bits > D:
-        more = f" or raise n_components (now {n_components})" if wanted < n_bits else ""
+        more = f" or raise n_components (now {n_components})" if most < n_bits else ""
         raise ValueError(
             f"n_bits={n_bits} exceeds the {D} dimensions left after PCA of {n} rows x {d} features (rank {rank}); "
             f"lower n_bits{more}"
