@@ -462,8 +462,8 @@ COLUMNS = (
     "them by themselves (fewer than WordNet has), and were run once, with Faiss's own seeds. *Sign of the features* is "
     'what sentence-transformers does for `precision="ubinary"`: bit k is x_k > 0 of the embedding as it is, as many '
     "bits as dimensions. GIST is positive throughout, so all its sign codes are equal and ties go to the first rows. "
-    "[Benchmarks](../benchmarks.md) has the times of fits. 384 bits of ours and of ITQ are not there for WordNet, whose "
-    "rows have rank 381 by the library's count, which rejects longer codes."
+    "[Benchmarks](../benchmarks.md) has the times of fits. 384 bits of ours and of ITQ are not there for WordNet, "
+    "whose rows have rank 381 by the library's count, which rejects longer codes."
 )
 LABELS = (
     "Mean average precision of the whole Hamming ranking by class, in percent, 2,000 test queries; mean ± standard "
@@ -473,8 +473,8 @@ TRIED = (
     ("weights lam^(-p) of all axes", "EfficientNet 64 bits, p = 1/4: recall .187, but mAP 36.8; GIST 128 bits falls "
      "for p > 1/16; p < 0 is worse everywhere"),
     ("no ITQ start; 5 passes of it; 50", "-1.3 %; -0.25 %; +0.9 % (then 20 joint passes)"),
-    ("ITQ start of 25 plain passes; 40 that look ahead", "+0.65 %; +1.1 %; 25 that look ahead, which were kept: +1.05 % "
-     "(then 12 joint passes)"),
+    ("ITQ start of 25 plain passes; 40 that look ahead", "+0.65 %; +1.1 %; 25 that look ahead, which were kept: +1.05 "
+     "% (then 12 joint passes)"),
     ("5 passes of ITQ, then soft signs", "-1.2 %"),
     ("ITQ start learned on 5,000 rows", "+0.1 %"),
     ("6 joint passes", "+1.0 %"),
@@ -490,8 +490,8 @@ same rows, so that was a check and no blind test. One seed.
 
 Kept: axes weighted by (1 + lam / 4)^(-1/8), lam relative to the mean variance of the first `n_bits` axes; at least \
 twice as many axes as bits (no difference was seen between 192, 256 and 512 axes at 128 bits, nor between 256 and 512 \
-at 32); a start from ITQ on the weighted leading axes (25 passes that look ahead); 12 joint passes; 0.6 times the automatic scale for \
-OnE; a ridge of 1 for OgE, the mean variance of the leading axes.
+at 32); a start from ITQ on the weighted leading axes (25 passes that look ahead); 12 joint passes; 0.6 times the \
+automatic scale for OnE; a ridge of 1 for OgE, the mean variance of the leading axes.
 
 Tried and not kept, with mean relative gains over ITQ of six values at 128 bits (three sets, 10@10 and 10@100; \
 unweighted axes, ridge 0.2; one seed, differences under 0.5 % are noise):

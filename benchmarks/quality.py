@@ -11,9 +11,7 @@ Writes docs/results/quality.csv (a row per fit) and docs/results/quality.md (mea
 
 ``--before`` prints the differences to the CSV file of another commit (``git show COMMIT:docs/results/quality.csv``).
 ``--try`` holds a default: it fits with other values of a parameter on training rows without 2,000 that are the queries,
-so that test queries choose nothing, and prints mAP and the recall of the ten nearest rows by floats. ``--draw`` makes a
-picture of it. docs/images/ridge_dial.png is ``--try ridge=0.005,0.01,0.02,0.05,0.1,0.15,0.3,0.6,1,3 --bits 64 --seeds 1
---preserve neighbors --encoders OgE --draw docs/images/ridge_dial.png``.
+so that test queries choose nothing, and prints mAP and the recall of the ten nearest rows by floats.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ import scq_gpu as scq
 from scq_gpu.metrics import exact_neighbors, mean_average_precision, precision_at_k, precision_at_radius, recall_at_k
 
 sys.path.insert(0, str(Path(__file__).parent / "paper"))
-from results import differences, new_figure, put_row, read_rows, table, write_figure, write_page
+from results import differences, put_row, read_rows, table, write_page
 
 BITS = (16, 32, 64, 128, 256)
 HELD_OUT = SETS | {"GIST": official_gist}  # of their training rows, some are the queries of --try
@@ -64,7 +62,6 @@ def main() -> None:
     parser.add_argument("--gist", action=argparse.BooleanOptionalAction, default=True, help="GIST features too")
     parser.add_argument("--before", type=Path, help="quality.csv of another commit, to print what changed")
     parser.add_argument("--try", dest="tried", metavar="NAME=V1,V2", help="values of a parameter, on held-out queries")
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="with --try: mAP against recall, one set and length")
     parser.add_argument("--preserve", default="classes", help="with --try: classes or neighbors")
     parser.add_argument("--sets", nargs="+", choices=HELD_OUT, default=["EfficientNet"], help="with --try")
     parser.add_argument("--threads", type=int, default=2)
@@ -145,44 +142,17 @@ class HeldOut:
 def try_values(options: argparse.Namespace) -> None:
     """Print a line for each value of a parameter."""
     parameter, _, values = options.tried.partition("=")
-    lines, tried = [], {}
+    lines = []
     for name in options.sets:
         rows = HeldOut(HELD_OUT[name](options.data))
         for bits, encoder, value in itertools.product(options.bits, options.encoders, map(_literal, values.split(","))):
             chosen = {"preserve": options.preserve, parameter: value}
             found = [rows.score(getattr(scq, encoder)(bits, random_state=s, **chosen)) for s in range(options.seeds)]
             spread = np.std(found, axis=0, ddof=min(1, len(found) - 1)) / np.sqrt(len(found))
-            tried[f"{parameter} {value}"] = np.mean(found, axis=0)
             cells = (f"{m:.2f} ± {e:.2f}" for m, e in zip(np.mean(found, axis=0), spread, strict=True))
             lines.append((name, bits, encoder, f"{parameter}={value}", *cells))
             print(*lines[-1], flush=True)
     print(table(("set", "bits", "encoder", "setting", "mAP", "10@10", "10@100"), lines))
-    if options.draw:
-        draw(tried, rows, bits, options)
-
-
-def draw(tried: dict[str, np.ndarray], rows: HeldOut, bits: int, options: argparse.Namespace) -> None:
-    """Draw mAP against recall: the line along which the parameter moves, and other encoders as points."""
-    points = {
-        "ITQ": scq.ITQ(bits, random_state=0),
-        "the paper's OgE": scq.OgE(bits, solver="columnwise", random_state=0),
-        'preserve="neighbors"': scq.OgE(bits, random_state=0),
-        'preserve="classes"': scq.OgE(bits, preserve="classes", random_state=0),
-    }
-    figure, axis = new_figure(size=(7, 4.6))
-    axis.plot([v[1] for v in tried.values()], [v[0] for v in tried.values()], marker="o", markersize=5, color="C0")
-    beside = {"textcoords": "offset points", "xytext": (8, -3)}
-    for name, (mAP, recall, _) in tried.items():
-        axis.annotate(name, (recall, mAP), color="C0", fontsize="small", **beside)
-    for (name, encoder), color, marker in zip(points.items(), ("C1", "C3", "C2", "C4"), "s^*D", strict=True):
-        mAP, recall, _ = rows.score(encoder)
-        axis.plot(recall, mAP, marker=marker, markersize=10, color=color, linestyle="none")
-        axis.annotate(name, (recall, mAP), color=color, weight="bold", ha="right", **beside | {"xytext": (-9, -4)})
-        print(f"{name}: mAP {mAP:.2f}, recall {recall:.2f}", flush=True)
-    axis.set(xlabel="neighbors: recall of the float top-10 in 10 results (%)", ylabel="classes: mAP by label (%)")
-    axis.set_title(f"{options.sets[-1]}, {bits} bits, queries held out of the training rows")
-    axis.margins(x=0.15, y=0.1)
-    write_figure(figure, options.draw)
 
 
 def _literal(text: str) -> Any:
