@@ -20,6 +20,7 @@ from rich.text import Text
 import scq_gpu as scq
 from scq_gpu._core.arrays import usable_device
 from scq_gpu._core.messages import printable, show
+from scq_gpu.rows.sources import FORMATS
 from scq_gpu.rows.sources.binary import read_array
 
 app = typer.Typer(
@@ -50,13 +51,10 @@ def option_name(parameter: str) -> str:
 
 
 Model = Annotated[Path, argument("Model file, as `scq-gpu fit` writes it.")]
-_FORMATS = (
-    "Rows: .npy .npz .fbin .u8bin .i8bin .fvecs .bvecs .parquet .arrow .h5 .zarr; folders, patterns, URLs of them."
-)
 _Facts = Mapping[str, Any]
 _Words = list[str] | None
 # Strings, not paths: pathlib would turn s3:// into s3:/.
-Data = Annotated[list[str], argument(_FORMATS)]
+Data = Annotated[list[str], argument(f"Rows: {' '.join(FORMATS)}; folders, patterns, URLs of them.")]
 
 
 class Lacking(Exception):

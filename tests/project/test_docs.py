@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import scq_gpu as scq
+from scq_gpu.rows.sources import FORMATS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -54,6 +55,18 @@ def test_api_page_lists_exactly_the_public_names():
     }
     assert len(listed) == len(set(listed))
     assert set(listed) == public, "docs/conf.py: list every public name in API, and no other"
+
+
+def test_pages_list_every_metric_method_and_file_format():
+    """Whoever adds one finds out here which page has to name it."""
+    text = {page: (DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("metrics", "baselines", "big_data")}
+    assert [name for name in scq.metrics.__all__ if not re.search(rf"`{name}\b", text["metrics"])] == []
+    public = [getattr(scq, name) for name in scq.__all__]
+    methods = [x.__name__ for x in public if getattr(x, "__module__", "").startswith("scq_gpu.encoders.baselines.")]
+    assert len(methods) > 7
+    assert [name for name in methods if f"| `{name}` |" not in text["baselines"]] == []
+    for words in (text["big_data"], scq.io.open_rows.__doc__):
+        assert [ending for ending in FORMATS if f"`{ending}`" not in words] == []
 
 
 def groups_of_sidebar():

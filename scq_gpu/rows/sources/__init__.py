@@ -15,7 +15,7 @@ from scq_gpu.rows.sources.locations import Location, Remote, in_order, is_url, l
 __all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "is_url", "open_rows", "read_ahead"]
 
 _ZARR = ("a Zarr store", stores.open_zarr)
-_FORMATS: dict[str, tuple[str, Opener]] = {
+FORMATS: dict[str, tuple[str, Opener]] = {
     ".npy": ("an .npy file", binary.open_npy),
     ".npz": ("an .npz archive", binary.open_npz),
     **dict.fromkeys(binary.BIN_TYPES, ("a .fbin, .u8bin or .i8bin file", binary.open_bin)),
@@ -92,7 +92,7 @@ def memory_map(path: str | os.PathLike[str]) -> np.ndarray | None:
 def _open_path(path: Location, name: Name) -> RowSource:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
-    found = _FORMATS.get(path.suffix.lower())
+    found = FORMATS.get(path.suffix.lower())
     if isinstance(path, Remote):
         if found is None and path.is_dir():
             return _open_folder(path, name)
@@ -105,7 +105,7 @@ def _open_path(path: Location, name: Name) -> RowSource:
         found = _ZARR
     if found is not None:
         return FileRows(path, *found, name=name)
-    known = ", ".join(_FORMATS)
+    known = ", ".join(FORMATS)
     if path.suffix.lower() == ".safetensors":
         raise RowFileError(f"{path} is a model or an index, where rows are expected ({known})")
     raise RowFileError(f"{path} has the ending {path.suffix!r}; those known are {known}")
@@ -113,7 +113,7 @@ def _open_path(path: Location, name: Name) -> RowSource:
 
 def _open_folder(folder: Location, name: Name) -> RowSource:
     """Join the files of rows in a folder; skip hidden ones, such as unfinished ones."""
-    found = [p for p in folder.iterdir() if p.suffix.lower() in _FORMATS and not p.name.startswith((".", "_"))]
+    found = [p for p in folder.iterdir() if p.suffix.lower() in FORMATS and not p.name.startswith((".", "_"))]
     if not found:
-        raise RowFileError(f"{folder} is a folder without a file of rows ({', '.join(_FORMATS)})")
+        raise RowFileError(f"{folder} is a folder without a file of rows ({', '.join(FORMATS)})")
     return JoinedRows([_open_path(part, name) for part in in_order(found, str(folder))])
