@@ -116,8 +116,8 @@ def page(rows: list[dict], task: list[dict], options: argparse.Namespace) -> lis
     return [
         f"CIFAR-10, EfficientNet-Lite0 features, 1280-D float32, {BITS} bits: seconds of a fit from raw rows, PCA "
         f"included, and microseconds to encode a row. OnE and OgE run {ITERATIONS} iterations of the columnwise "
-        f"solver, the others as long as they do by default; Faiss's ITQ runs {ITERATIONS} iterations on all rows. Least "
-        f"of {options.repeats} runs. Fits of the joint solver are in [benchmarks](../benchmarks.md). "
+        f"solver, the others as long as they do by default; Faiss's ITQ runs {ITERATIONS} iterations on all rows. "
+        f"Least of {options.repeats} runs. Fits of the joint solver are in [benchmarks](../benchmarks.md). "
         "The paper's figure prints no values; its text says that OgE is slightly slower than ITQ, and OnE takes over "
         "a minute for 100,000 rows.",
         origin(command, seeds=[0], threads=options.threads) + f" Faiss {faiss.__version__}.",
