@@ -36,11 +36,7 @@ def main():
     columnwise = scq.OgE(n_bits=32, solver="columnwise", random_state=0).fit(X_base)
     codes, queries = encoder.encode(X_base), encoder.encode(X_query)
 
-    with scq.plots.theme():  # two panels: the solvers differ in scale and ridge, so their losses do not compare
-        panels = plt.subplots(1, 2, figsize=(8.4, 3.4))[1]
-        for panel, (name, fitted) in zip(panels, {"joint": encoder, "columnwise": columnwise}.items(), strict=True):
-            scq.plots.loss_curve(fitted, ax=panel).set_title(f"Training loss, {name}")
-    save("loss_curve", panels[0])
+    save("loss_curve", scq.plots.loss_curve({"joint": encoder, "columnwise": columnwise}))
     figures, curves = {}, {}
     for name, Encoder in METHODS.items():
         fitted = [Encoder(n_bits=bits, random_state=0).fit(X_base) for bits in BITS]
