@@ -33,7 +33,7 @@ PURPOSE = {
     "io": "models, codes of whole files, other software",
     "search": "codes near a query",
     "rows": "data in blocks",
-    "kernels": "compiled loops, and which of them runs",
+    "kernels": "loops over rows and codes, and which engine runs",
     "_core": "arrays, devices, checks, the bit contract",
 }
 WIDTH, ROW, BOX, GAP = 900, 84, 52, 24

@@ -193,7 +193,7 @@ class VectorIndex:
         no_id = b"" if is_text(ids_of_rows) else -1
         found = np.strings.encode(ids, "utf-8") if is_text(ids_of_rows) else to_host(ids)
         # Vectors are in the order in which they were added, so a found id is looked up among sorted ones
-        order = np.argsort(ids_of_rows, kind="stable")
+        order = self._order_of(ids_of_rows)
         place = np.searchsorted(ids_of_rows, found, sorter=order)
         rows = np.where(found != no_id, order[np.minimum(place, len(order) - 1)], -1)
         distances, rows = rescore(Q, vectors, rows, metric=self.metric)
@@ -203,6 +203,14 @@ class VectorIndex:
         best = np.lexsort((found, near), axis=1)[:, :k]
         near, found = (np.take_along_axis(x, best, axis=1) for x in (near, found))
         return like(near, distances), decode_ids(found) if is_text(found) else like(found, distances)
+
+    def _order_of(self, ids_of_rows: np.ndarray) -> np.ndarray:
+        """Return the order that sorts the ids of the vectors, kept until they change."""
+        known, order = getattr(self, "_sorted", (None, None))
+        if known is not ids_of_rows:
+            order = np.argsort(ids_of_rows, kind="stable")
+            self._sorted = ids_of_rows, order
+        return np.asarray(order)
 
     @property
     def ids(self) -> np.ndarray:

@@ -151,6 +151,46 @@ def test_least(core, problem, k, threads, kind):
 
 
 @ANY
+@given(problem=problems(), k=st.integers(1, 450), keep=st.sampled_from([1, 20, 10**9]), threads=st.integers(1, 5))
+def test_cells(core, problem, k, keep, threads):
+    """All rows scored: the k least. Some of them: rows in order, as many as there are, with their own scores."""
+    rng, codes, queries, cuts, allowed, blocked, offset = problem
+    tables = rng.standard_normal((len(queries), codes.shape[1], 256)).astype(np.float32)
+    scores = np.full((len(queries), k), np.inf, dtype=np.float32)
+    rows = np.full(scores.shape, -1, dtype=np.int64)
+    core.cells(rows_of(core, codes, cuts, allowed, blocked, offset), tables, keep, scores, rows, threads)
+    all_scores = np.zeros((len(queries), len(codes)), dtype=np.float32)
+    for byte in range(codes.shape[1]):
+        all_scores += tables[:, byte][:, codes[:, byte]]
+    if keep == 10**9:
+        np.testing.assert_array_equal(rows, least(all_scores, k, allowed))
+    assert ((rows >= 0).sum(axis=1) == min(k, allowed.sum())).all()
+    for found, score, wanted in zip(rows, scores, all_scores, strict=True):
+        found = found[found >= 0]
+        assert allowed[found].all()
+        assert len(set(found.tolist())) == len(found)
+        np.testing.assert_array_equal(score[: len(found)], wanted[found])
+        np.testing.assert_array_equal(np.lexsort((found, wanted[found])), np.arange(len(found)))
+
+
+def test_cells_of_near_groups_are_scored(core):
+    """Rows that are near by their groups are found, whatever lies elsewhere; a sample that misleads costs no row."""
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((8, 16, 1)) * 3 + rng.standard_normal((8, 16, 16)) * 0.1
+    codes = rng.integers(0, 256, (60_000, 8), dtype=np.uint8)
+    tables = ((rng.standard_normal((5, 8, 1)) - centers.reshape(8, 256)) ** 2).astype(np.float32)
+    all_scores = sum(tables[:, byte][:, codes[:, byte]] for byte in range(8))
+    scores, rows = np.full((5, 10), np.inf, np.float32), np.full((5, 10), -1, np.int64)
+    core.cells([core.Rows(codes, len(codes))], tables, 3000, scores, rows, 2)
+    wanted = least(all_scores, 10, np.ones(len(codes), dtype=bool))
+    assert np.mean([len(set(a) & set(b)) for a, b in zip(rows.tolist(), wanted.tolist(), strict=True)]) > 9.5
+    codes[:] = 255
+    codes[64 * 7 : 64 * 7 + 3] = 0
+    core.cells([core.Rows(codes, len(codes))], tables, 12, scores, rows, 2)
+    assert (rows >= 0).all()
+
+
+@ANY
 @given(n=st.integers(0, 300), width=WIDTHS, seed=st.integers(0, 2**32))
 def test_blocks_and_back(core, n, width, seed):
     codes = np.random.default_rng(seed).integers(0, 256, (n, width), dtype=np.uint8)

@@ -79,6 +79,16 @@ class CodeSearch:
         core.least(self._rows(factors), np.ascontiguousarray(entries), constants, scores, rows, allowed_threads())
         return scores, rows
 
+    def cells(self, tables: np.ndarray, k: int, *, keep: int) -> tuple[np.ndarray, np.ndarray]:
+        """Find the rows of least score from tables (q, bytes, 256), about ``keep`` of which are scored.
+
+        Return scores (q, k) float32 and rows (q, k) int64, padded with inf and -1.
+        """
+        scores = np.full((len(tables), k), np.inf, dtype=np.float32)
+        rows = np.full(scores.shape, -1, dtype=np.int64)
+        core.cells(self._rows(), np.ascontiguousarray(tables, dtype=np.float32), keep, scores, rows, allowed_threads())
+        return scores, rows
+
     def _rows(self, factors: RowFactors | None = None) -> list[Any]:
         """Return the parts as the core takes them."""
         beside: Any = [(None, None)] * len(self._codes)

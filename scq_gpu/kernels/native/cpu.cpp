@@ -10,13 +10,14 @@
   bool nearest(const Call&, const std::vector<Part>&, int64_t, const uint8_t*, int64_t, int64_t, int32_t*, int64_t*); \
   bool within(const Call&, const std::vector<Part>&, int64_t, const uint8_t*, int64_t, int64_t, std::vector<Pairs>&); \
   bool least(const Call&, const std::vector<Part>&, int64_t, const Tables&, int64_t, float*, int64_t*);             \
+  bool cells(const Call&, const std::vector<Part>&, int64_t, const float*, int64_t, int64_t, int64_t, float*, int64_t*); \
   bool rank(const Call&, const uint8_t*, int64_t, int64_t, const uint8_t*, int64_t, const uint64_t*,                \
             const uint64_t*, int64_t, bool, int, int64_t, int64_t, int64_t*, int64_t*, double*, int64_t*);          \
   bool encode(const Call&, const void*, int64_t, int64_t, char, const void*, int64_t, int64_t, int64_t, int64_t,    \
               const void*, bool, uint8_t*, bool*);                                                                  \
   }
 #define SCQ_KERNELS(isa) \
-  { #isa, isa::to_blocks, isa::to_rows, isa::nearest, isa::within, isa::least, isa::rank, isa::encode }
+  { #isa, isa::to_blocks, isa::to_rows, isa::nearest, isa::within, isa::least, isa::cells, isa::rank, isa::encode }
 
 #if defined(SCQ_X86)
 SCQ_DECLARE(avx512)

@@ -60,6 +60,11 @@ struct Kernels {
   bool (*least)(const Call&, const std::vector<Part>&, int64_t width, const Tables&, int64_t k, float* scores,
                 int64_t* rows);
 
+  // The k rows of least score among product codes, entries[query][byte][cell]: about `keep` rows, those nearest by the
+  // mean entries of their groups of cells (the high nibbles), are scored.
+  bool (*cells)(const Call&, const std::vector<Part>&, int64_t width, const float* entries, int64_t n_queries,
+                int64_t keep, int64_t k, float* scores, int64_t* rows);
+
   // See ranking.cpp.
   bool (*rank)(const Call&, const uint8_t* codes, int64_t n, int64_t width, const uint8_t* queries, int64_t n_queries,
                const uint64_t* labels, const uint64_t* query_labels, int64_t label_words, bool shared, int average,

@@ -110,6 +110,18 @@ void least(const std::vector<const Rows*>& parts, Array<const float, 4> entries,
   });
 }
 
+void cells(const std::vector<const Rows*>& parts, Array<const float, 3> entries, int64_t keep, Array<float, 2> scores,
+           Array<int64_t, 2> rows, int threads) {
+  int64_t n = entries.shape(0), width = entries.shape(1), k = scores.shape(1);
+  check(entries.shape(2) == 256, "entries must have the shape (queries, bytes, 256)");
+  check(keep >= 1, "keep must be at least 1");
+  check_answer(scores, rows, n);
+  auto found = parts_of(parts, width, false);
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->cells(call, found, width, entries.data(), n, keep, k, scores.data(), rows.data());
+  });
+}
+
 template <class T>
 nb::ndarray<nb::numpy, T, nb::ndim<1>> joined(const std::vector<scq::Pairs>& pairs, std::vector<T> scq::Pairs::*field) {
   size_t size = 0;
@@ -215,6 +227,8 @@ NB_MODULE(_core, m) {
         "threads"_a);
   m.def("least", &least, "parts"_a, "entries"_a.noconvert(), "constants"_a.noconvert().none(),
         "scores"_a.noconvert(), "rows"_a.noconvert(), "threads"_a);
+  m.def("cells", &cells, "parts"_a, "entries"_a.noconvert(), "keep"_a, "scores"_a.noconvert(), "rows"_a.noconvert(),
+        "threads"_a);
   m.def("within", &within, "parts"_a, "queries"_a.noconvert(), "radius"_a, "threads"_a);
   m.def("rank", &rank, "codes"_a.noconvert(), "queries"_a.noconvert(), "labels"_a.noconvert(),
         "query_labels"_a.noconvert(), "shared"_a, "average"_a, "at"_a, "k"_a, "counts"_a.noconvert(),

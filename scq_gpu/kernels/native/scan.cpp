@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "kernels.h"
@@ -29,6 +30,7 @@ constexpr int GROUP = 4;                  // queries that share a block in regis
 constexpr int WIDE_GROUP = WIDTH == 32 ? 2 : 4;
 constexpr int64_t TILE = 64;              // queries that share a chunk
 constexpr int64_t KEPT = 1 << 22;         // rows that a thread keeps for them, at most
+constexpr int64_t SAMPLED_BLOCKS = 256;   // from which limits are chosen: 16,384 rows, 819 of them in the best 5 %
 
 // ---- the rows that are kept ----
 
@@ -101,7 +103,7 @@ struct Block {
 class Hamming {
  public:
   using Score = int32_t;
-  static constexpr bool has_factors = false;
+  static constexpr bool has_factors = false, high_only = false;
 
   Hamming(const uint8_t* queries, int64_t n, int64_t width)
       : width_(width), tables_(hamming_tables(queries, n, width)) {}
@@ -128,7 +130,7 @@ template <bool Factors>
 class Scores {
  public:
   using Score = float;
-  static constexpr bool has_factors = Factors;
+  static constexpr bool has_factors = Factors, high_only = false;
 
   Scores(const Tables& tables, int64_t width)
       : width_(width), given_(tables), tables_(tables.queries * width * 32), start_(tables.queries),
@@ -224,6 +226,59 @@ class Scores {
   std::vector<float> start_, unit_;
 };
 
+// Product codes: a byte is one of 256 cells, its high nibble one of 16 groups of cells. The sums of the groups' mean
+// entries say which rows are worth the sum of their cells' entries: those up to a limit that `choose_limits` finds.
+class Cells {
+ public:
+  using Score = float;
+  static constexpr bool has_factors = false, high_only = true;
+
+  Cells(const float* entries, int64_t n, int64_t width)
+      : width_(width), entries_(entries), tables_(n * width * 32), limits_(n, 65535) {
+    std::vector<double> means(width * 16);
+    for (int64_t q = 0; q < n; q++) {
+      double widest = 0;
+      for (int64_t c = 0; c < width; c++) {
+        for (int group = 0; group < 16; group++) {
+          const float* e = entries + (q * width + c) * 256 + 16 * group;
+          means[16 * c + group] = std::accumulate(e, e + 16, 0.0) / 16;
+        }
+        auto [low, high] = std::minmax_element(&means[16 * c], &means[16 * c] + 16);
+        double least = *low;
+        widest = std::max(widest, *high - least);
+        for (int group = 0; group < 16; group++) means[16 * c + group] -= least;
+      }
+      // two entries fit a byte, and all of them 16 bits
+      double unit = std::max(widest / 127, widest * (double)width / 65000);
+      for (int64_t i = 0; i < 16 * width; i++)
+        tables_[q * width * 32 + i / 16 * 32 + 16 + i % 16] = (uint8_t)(unit > 0 && std::isfinite(unit) ? means[i] / unit + 0.5 : 0);
+    }
+  }
+
+  int64_t stretch() const { return 2; }
+  const uint8_t* table(int64_t q) const { return &tables_[q * width_ * 32]; }
+  bool in_bytes(int64_t) const { return false; }
+  int64_t limit(int64_t q, float) const { return limits_[q]; }
+  void set_limit(int64_t q, int64_t limit) { limits_[q] = limit; }
+
+  template <class Kept>
+  void offer(int64_t q, uint64_t rows, const uint16_t*, const Block& block, Kept& kept) const {
+    const float* entries = entries_ + q * width_ * 256;
+    for (; rows; rows &= rows - 1) {
+      int r = __builtin_ctzll(rows);
+      float score = 0;
+      for (int64_t c = 0; c < width_; c++) score += entries[256 * c + block.bytes[c * 64 + r]];
+      kept.offer(std::isnan(score) ? std::numeric_limits<float>::infinity() : score, block.first_row + r);
+    }
+  }
+
+ private:
+  int64_t width_;
+  const float* entries_;
+  std::vector<uint8_t> tables_;
+  std::vector<int64_t> limits_;
+};
+
 // ---- the scan ----
 
 // Go over the blocks of a part with Q queries from number q on.
@@ -268,7 +323,7 @@ void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* bl
       for (int i = 0; i < Q; i++) limits[i] = kind.limit(q + i, kept[i].bound());
     } else {
       WordSums<Q> sums;
-      sum_in_words<Q>(block.bytes, width, tables, kind.stretch(), sums);
+      sum_in_words<Q, Kind::high_only>(block.bytes, width, tables, kind.stretch(), sums);
       take(sums, allowed, block);
     }
   }
@@ -393,6 +448,61 @@ bool least(const Call& call, const std::vector<Part>& parts, int64_t width, cons
   if (tables.constants)
     return find_least(call, parts, width, Scores<true>(tables, width), tables.queries, k, scores, rows);
   return find_least(call, parts, width, Scores<false>(tables, width), tables.queries, k, scores, rows);
+}
+
+// For each query the sum of groups up to which about `keep` of the allowed rows lie, from a sample of blocks.
+bool choose_limits(const Call& call, const std::vector<Part>& parts, int64_t width, Cells& kind, int64_t n_queries,
+                   int64_t keep, int64_t& rows_allowed) {
+  int64_t blocks = 0;
+  for (const Part& part : parts) blocks += (part.rows + 63) / 64;
+  int64_t step = std::max<int64_t>(1, blocks / SAMPLED_BLOCKS);
+  std::vector<uint8_t> bytes;
+  std::vector<uint64_t> allowed;
+  int64_t number = 0;
+  rows_allowed = 0;
+  for (const Part& part : parts)
+    for (int64_t b = 0; b < (part.rows + 63) / 64; b++, number++) {
+      uint64_t some = part.allowed ? part.allowed[b] : ~0ull;
+      if (part.rows - b * 64 < 64) some &= (1ull << (part.rows - b * 64)) - 1;
+      rows_allowed += __builtin_popcountll(some);
+      if (number % step) continue;
+      bytes.resize(bytes.size() + 64 * width);
+      uint8_t* block = bytes.data() + bytes.size() - 64 * width;
+      const uint8_t* from = part.codes + b * 64 * width;
+      if (part.blocked) std::memcpy(block, from, 64 * width);
+      else lay_out(from, std::min<int64_t>(64, part.rows - b * 64), width, block, 0);
+      allowed.push_back(some);
+    }
+  if (keep >= rows_allowed) return true;
+  return run(n_queries, call.threads, call.interrupted, [&](Job&, int64_t q, int) {
+    std::vector<uint16_t> sums;
+    const uint8_t* table = kind.table(q);
+    for (size_t b = 0; b < allowed.size(); b++) {
+      WordSums<1> found;
+      uint16_t stored[64];
+      sum_in_words<1, true>(bytes.data() + b * 64 * width, width, &table, kind.stretch(), found);
+      store(found, 0, stored);
+      for (uint64_t rows = allowed[b]; rows; rows &= rows - 1) sums.push_back(stored[__builtin_ctzll(rows)]);
+    }
+    if (sums.empty()) return;
+    int64_t place = std::min<int64_t>(sums.size() - 1, (int64_t)((double)keep / rows_allowed * sums.size()));
+    std::nth_element(sums.begin(), sums.begin() + place, sums.end());
+    kind.set_limit(q, sums[place]);
+  });
+}
+
+bool cells(const Call& call, const std::vector<Part>& parts, int64_t width, const float* entries, int64_t n_queries,
+           int64_t keep, int64_t k, float* scores, int64_t* rows) {
+  Cells kind(entries, n_queries, width);
+  int64_t rows_allowed, found;
+  bool done = choose_limits(call, parts, width, kind, n_queries, std::max(keep, k), rows_allowed) &&
+              find_least(call, parts, width, kind, n_queries, k, scores, rows);
+  found = std::min(k, rows_allowed);
+  // where the sample misled, fewer than k rows were scored: all of them, then
+  for (int64_t q = 0; q < n_queries && done && found; q++)
+    if (rows[q * k + found - 1] < 0)
+      done = find_least(call, parts, width, Cells(entries + q * width * 256, 1, width), 1, k, scores + q * k, rows + q * k);
+  return done;
 }
 
 bool within(const Call& call, const std::vector<Part>& parts, int64_t width, const uint8_t* queries,

@@ -56,8 +56,8 @@ struct WordSums {
   Words even[Q][PIECES], odd[Q][PIECES];
 };
 
-// Table sums of the rows for Q queries. The sums of `stretch` bytes of a code fit a byte.
-template <int Q>
+// Table sums of the rows for Q queries, of the high nibbles alone if so. The sums of `stretch` bytes of a code fit a byte.
+template <int Q, bool HighOnly = false>
 inline void sum_in_words(const uint8_t* block, int64_t width, const uint8_t* const* tables, int64_t stretch,
                          WordSums<Q>& sums) {
   for (int q = 0; q < Q; q++)
@@ -73,7 +73,8 @@ inline void sum_in_words(const uint8_t* block, int64_t width, const uint8_t* con
       }
       for (int q = 0; q < Q; q++) {
         Bytes of_low = repeat(tables[q] + 32 * c), of_high = repeat(tables[q] + 32 * c + 16);
-        for (int p = 0; p < PIECES; p++) part[q][p] += lookup(of_low, low[p]) + lookup(of_high, high[p]);
+        for (int p = 0; p < PIECES; p++)
+          part[q][p] += HighOnly ? lookup(of_high, high[p]) : lookup(of_low, low[p]) + lookup(of_high, high[p]);
       }
     }
     // as one number of 16 bits, two bytes are even + 256 odd: the odd ones are taken off at the end
