@@ -115,6 +115,11 @@ package: $(VENV)/.base  ## Wheel and sdist, each installed in an environment of 
 		rm -rf build/clean && $(PYTHON) -m venv build/clean && \
 		build/clean/bin/python -m pip --disable-pip-version-check install --quiet "$$file[cli,plots]" && \
 		(cd build && clean/bin/scq-gpu info && clean/bin/scq-gpu demo) || exit 1; done
+	# once more where PATH has no compiler: array operations do the work
+	rm -rf build/clean && $(PYTHON) -m venv build/clean
+	PATH=$(CURDIR)/build/clean/bin build/clean/bin/python -m pip --disable-pip-version-check install --quiet \
+		"$$(echo dist/*.tar.gz)[cli,plots]"
+	cd build && clean/bin/scq-gpu info | grep -i "native core.*none" && clean/bin/scq-gpu demo
 
 test-native: $(VENV)/.extra-test $(VENV)/.extra-native  ## The native core under sanitizers, with AVX-512 and NEON emulated
 	$(BIN)/python tests/native/run.py

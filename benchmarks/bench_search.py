@@ -65,13 +65,14 @@ def measure(n, n_bits, counts, rounds):
     for start in range(0, n, len(X)):
         fast.add(X[: min(len(X), n - start)])
     words = codes.view(np.uint64)
+    exact = {"exact": True, "threads": THREADS}
     reading = least_times({"read": lambda: words.max()}, rounds)["read"]
     for q in counts:
         queries, Q = near_copies(codes, q, rng), rng.standard_normal((q, n_bits), dtype=np.float32)
         searches = {
             "ours": lambda queries=queries: index.search(queries, K),
             "Faiss": lambda queries=queries: flat.search(queries, K),
-            "usearch": lambda queries=queries: usearch(codes, queries, K, MetricKind.Hamming, exact=True, threads=THREADS),
+            "usearch": lambda queries=queries: usearch(codes, queries, K, MetricKind.Hamming, **exact),
             "ours, float": lambda Q=Q: index.search_asymmetric(encoder, Q, K),
             "Faiss PQ fast scan": lambda Q=Q: fast.search(Q, K),
         }
@@ -93,7 +94,10 @@ def main():
     args = parser.parse_args()
     os.environ["SCQ_NUM_THREADS"] = str(THREADS)
     print(f"instruction set {native.core.in_use() if native.core else 'none'}, {THREADS} threads, k = {K}, ms\n")
-    print("| codes | bits | queries | ours | Faiss | usearch | Faiss / ours | of reading | float | Faiss | Faiss / ours |")
+    columns = (
+        "codes | bits | queries | ours | Faiss | usearch | Faiss / ours | of reading | float | Faiss | Faiss / ours"
+    )
+    print("|", columns, "|")
     print("|" + " --- |" * 11)
     for n in args.n:
         for n_bits in args.bits:

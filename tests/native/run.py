@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TESTS = ["tests/kernels/test_native.py"]
-RACES = ["-k", "nearest or within or least or rank or encode or child or interrupt"]
+# the emulated instructions have no threads of their own
+RACES = ["-k", "(nearest or within or least or cells or child or interrupt) and not avx512 and not neon"]
 
 
 def build(sanitizer):
@@ -28,10 +29,11 @@ def build(sanitizer):
 def library(name):
     """Return the path of a library of the compiler."""
     compiler = os.environ.get("CXX", "c++")
-    return subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    command = [compiler, f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test(sanitizer, runtime, *, arguments=(), **options):
+def check(sanitizer, runtime, *arguments, **options):
     """Run the tests with the sanitizer's runtime loaded first."""
     environment = os.environ | {"SCQ_NATIVE_BUILD": str(build(sanitizer)), "SCQ_NUM_THREADS": "3"} | options
     environment["LD_PRELOAD"] = f"{library(runtime)} {library('libstdc++.so')}"
@@ -41,5 +43,5 @@ def test(sanitizer, runtime, *, arguments=(), **options):
 
 
 if __name__ == "__main__":
-    test("address,undefined", "libasan.so", ASAN_OPTIONS="detect_leaks=0:halt_on_error=1")
-    test("thread", "libtsan.so", arguments=RACES, TSAN_OPTIONS="halt_on_error=1:report_signal_unsafe=0")
+    check("address,undefined", "libasan.so", ASAN_OPTIONS="detect_leaks=0:halt_on_error=1")
+    check("thread", "libtsan.so", *RACES, TSAN_OPTIONS="halt_on_error=1:report_signal_unsafe=0")
