@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -135,6 +135,21 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Write ``content`` to ``path``, all or nothing."""
     with replacing(path) as file:
         file.write(content)
+
+
+def check_not_input(outputs: Iterable[Path], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Reject an output that is one of the inputs, under whatever name, or in a folder that is one."""
+    places: dict[tuple[int, int], Path] = {}
+    for output in outputs:
+        for place in (output, *output.resolve().parents):
+            with contextlib.suppress(OSError):
+                facts = os.stat(place)
+                places.setdefault((facts.st_dev, facts.st_ino), output)
+    for source in inputs:
+        with contextlib.suppress(OSError):
+            facts = os.stat(source)
+            if found := places.get((facts.st_dev, facts.st_ino)):
+                raise ValueError(f"{found} cannot be written, as {source} is read: choose another name")
 
 
 def natural_order(path: Path) -> list[tuple[int, int | str]]:

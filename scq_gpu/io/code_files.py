@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from scq_gpu._core.arrays import is_array, to_host
 from scq_gpu._core.bits import BIT_CONTRACT
-from scq_gpu._core.files import lock, replace_file, replacing, sync_folder
+from scq_gpu._core.files import check_not_input, lock, replace_file, replacing, sync_folder
 from scq_gpu._core.messages import printable, warn_caller
 from scq_gpu._core.validate import ON_INVALID, InvalidRowsWarning, check_choice, check_integer
 from scq_gpu._version import __version__
@@ -34,6 +34,7 @@ from scq_gpu.io.block_codes import BlockCodes, Work, block_checksum, encoded_blo
 from scq_gpu.io.code_tables import TABLES, check_id_column, write_table
 from scq_gpu.io.models import digest
 from scq_gpu.rows.sources import Paths, RowSource, is_url, open_rows
+from scq_gpu.rows.sources.binary import read_array
 
 _BLOCK_BYTES = 32 << 20
 _JOURNAL_SECONDS = 1.0  # work repeated after a crash, at most
@@ -145,7 +146,7 @@ def encode_to_file(
     if block_rows is None:
         block_rows = max(1, _BLOCK_BYTES // (rows.shape[1] * rows.dtype.itemsize))
     check_integer(block_rows, name="block_rows", minimum=1)
-    _check_out(out, rows, overwrite=overwrite)
+    _check_out(out, rows, overwrite=overwrite, on_invalid=on_invalid)
     check_id_column(rows, id_column, out)
     # Encoding a row also rejects an encoder that does not fit the rows.
     width = encoder.encode(rows.sample()).shape[1]
@@ -176,7 +177,7 @@ class _Partial:
     """The unfinished file of ``out``, its journal, and a lock on both; only the same ``job`` can resume it."""
 
     def __init__(self, out: Path, job: dict[str, Any], rows: RowSource) -> None:
-        self.out, self.report = out, out.with_name(f"{out.name}.invalid.npy")
+        self.out, self.report = out, _report_path(out)
         self.job = job
         self.done = 0  # rows read, of which some may be invalid
         self.earlier = 0  # rows encoded by an earlier call
@@ -193,7 +194,7 @@ class _Partial:
         with self._writing():
             journal = _read_journal(self._journal)
             if journal is None:
-                for path in (self._path, self._list_path):
+                for path in (self._path, self._list_path, self._journal):
                     _reject_foreign(path)
                 self._save_journal()
             self._file = _open_own(self._path)
@@ -265,8 +266,12 @@ class _Partial:
             if not overwrite:
                 _reject_existing(self.out)
             if self._list is not None:
+                listed = self._read_list()
+                # A run killed between the report and the codes has left the same one.
+                if not overwrite and self.report.exists() and not np.array_equal(read_array(self.report), listed):
+                    _reject_existing(self.report)
                 with replacing(self.report) as file:
-                    np.save(file, self._read_list())
+                    np.save(file, listed)
             elif overwrite:
                 self.report.unlink(missing_ok=True)
             if self.out.suffix in TABLES:
@@ -437,7 +442,7 @@ def _reject_foreign(path: Path, *, empty_only: bool = True) -> None:
     raise FileExistsError(f"{path} is there, and {why}: it is left as it is. Remove it, or choose another name for out")
 
 
-def _check_out(out: Path, rows: RowSource, *, overwrite: bool) -> None:
+def _check_out(out: Path, rows: RowSource, *, overwrite: bool, on_invalid: str) -> None:
     if out.suffix not in (".npy", ".bin", *TABLES):
         raise ValueError(
             f"out={str(out)!r} must end in .npy (an array of uint8) or .bin (its bytes alone), or in "
@@ -447,14 +452,32 @@ def _check_out(out: Path, rows: RowSource, *, overwrite: bool) -> None:
         raise FileNotFoundError(f"cannot write {out}: the folder {out.parent} does not exist")
     if out.is_dir():
         raise IsADirectoryError(f"cannot write {out}: it is a folder")
-    if any(facts["path"] == str(out.resolve()) for facts in rows.identity()):
-        raise ValueError(f"out={str(out)!r} is the source itself; choose another name")
-    partial, journal, _ = _partial_paths(out)
+    partial, journal, invalid = _partial_paths(out)
+    report = _report_path(out)
+    check_not_input((out, report, partial, journal, invalid), (facts["path"] for facts in rows.identity()))
     # A job killed after the rename leaves its journal.
     if not os.path.lexists(partial) and _read_journal(journal) is not None:
         journal.unlink(missing_ok=True)
     if not overwrite:
         _reject_existing(out)
+    if (overwrite or on_invalid != "raise") and os.path.lexists(report):
+        _check_report(report, replaced=overwrite or _read_journal(journal) is not None)
+
+
+def _check_report(report: Path, *, replaced: bool) -> None:
+    """Reject a file in the place of the report unless it is one, and to be ``replaced``."""
+    with contextlib.suppress(OSError, ValueError):
+        listed = read_array(report) if stat.S_ISREG(os.lstat(report).st_mode) else np.zeros(0)
+        if replaced and listed.ndim == 1 and listed.dtype == np.int64:
+            return
+    why = "no list of invalid rows" if replaced else "the numbers of invalid rows go there"
+    raise FileExistsError(
+        f"{report} is there, and {why}: it is left as it is. Remove it, or choose another name for out"
+    )
+
+
+def _report_path(out: Path) -> Path:
+    return out.with_name(f"{out.name}.invalid.npy")
 
 
 def _partial_paths(out: Path) -> tuple[Path, Path, Path]:

@@ -279,7 +279,7 @@ def test_bad_arguments(encoder, X, path, tmp_path):
     for out, error, message in (
         ("codes.txt", ValueError, r"codes\.txt' must end in \.npy .* or \.bin"),
         ("nowhere/codes.npy", FileNotFoundError, r"folder .*nowhere does not exist"),
-        ("x.npy", ValueError, "is the source itself"),
+        ("x.npy", ValueError, "x.npy is read"),
     ):
         with pytest.raises(error, match=message):
             scq.encode_file(encoder, path, tmp_path / out, overwrite=True)

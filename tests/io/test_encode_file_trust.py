@@ -98,6 +98,86 @@ def test_a_link_that_takes_the_place_of_our_own_file_is_not_followed(encoder, pa
     assert victim.read_bytes() == b"precious"
 
 
+@pytest.mark.parametrize(
+    ("ending", "link"),
+    [
+        *((ending, None) for ending in ("", ".invalid.npy")),
+        *(
+            (ending, link)
+            for ending in ("", ".invalid.npy", ".partial", ".partial.json", ".partial.invalid")
+            for link in ("symbolic", "hard")
+        ),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_no_file_of_a_job_is_its_source(encoder, X, tmp_path, ending, link, overwrite):
+    source, there = tmp_path / "rows.npy", tmp_path / f"codes.npy{ending}"
+    np.save(source, X)
+    if link is None:
+        content = source.read_bytes()
+        source.rename(there)
+        source = there
+    else:
+        (there.symlink_to if link == "symbolic" else there.hardlink_to)(source)
+        content = source.read_bytes()
+    with pytest.raises((ValueError, FileExistsError), match=r"codes\.npy"):
+        scq.encode_file(encoder, source, tmp_path / "codes.npy", overwrite=overwrite)
+    assert source.read_bytes() == there.read_bytes() == content
+    assert {p.name for p in tmp_path.iterdir()} == {source.name, there.name}
+
+
+def test_no_file_of_a_job_is_in_a_store_that_is_its_source(encoder, X, tmp_path):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    zarr.create_array(str(tmp_path / "x.zarr"), shape=X.shape, dtype="f4")[:] = X
+    with pytest.raises(ValueError, match="is read"):
+        scq.encode_file(encoder, tmp_path / "x.zarr", tmp_path / "x.zarr" / "codes.npy")
+
+
+@pytest.mark.parametrize("content", ["text", "floats", "a table of numbers"])
+@pytest.mark.parametrize(("overwrite", "on_invalid"), [(True, "raise"), (True, "zero"), (False, "zero")])
+def test_a_report_that_is_not_ours_stays(encoder, bad_path, path, tmp_path, content, overwrite, on_invalid):
+    report = tmp_path / "codes.npy.invalid.npy"
+    if content == "text":
+        report.write_text("precious")
+    else:
+        np.save(report, np.zeros(5) if content == "floats" else np.zeros((5, 2), dtype=np.int64))
+    before = report.read_bytes()
+    with pytest.raises(FileExistsError, match=r"codes\.npy\.invalid\.npy is there"):
+        scq.encode_file(encoder, bad_path, tmp_path / "codes.npy", overwrite=overwrite, on_invalid=on_invalid)
+    assert report.read_bytes() == before
+    assert not (tmp_path / "codes.npy").exists()
+
+
+def test_a_report_is_replaced_with_its_codes_only(encoder, bad_path, tmp_path):
+    out, report = tmp_path / "codes.npy", tmp_path / "codes.npy.invalid.npy"
+    np.save(report, np.arange(3))
+    with pytest.raises(FileExistsError, match=r"codes\.npy\.invalid\.npy is there"):
+        scq.encode_file(encoder, bad_path, out, on_invalid="zero")
+    assert np.load(report).tolist() == [0, 1, 2]
+    with pytest.warns(InvalidRowsWarning):
+        scq.encode_file(encoder, bad_path, out, on_invalid="zero", overwrite=True)
+    assert np.load(report).tolist() == BAD
+
+
+def test_a_job_killed_between_its_report_and_its_codes_goes_on(encoder, bad_path, tmp_path, monkeypatch):
+    out, replace = tmp_path / "codes.npy", os.replace
+
+    def killed(source, target):
+        if str(target) == str(out):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            scq.encode_file(encoder, bad_path, out, on_invalid="zero")
+    assert np.load(f"{out}.invalid.npy").tolist() == BAD
+    with pytest.warns(InvalidRowsWarning):
+        scq.encode_file(encoder, bad_path, out, on_invalid="zero")
+    assert np.load(f"{out}.invalid.npy").tolist() == BAD
+    assert out.exists()
+
+
 def test_the_journal_is_there_before_the_file_it_is_about(encoder, path, tmp_path, monkeypatch):
     """Killed between the two, the job can be begun again."""
     opened = os.open
