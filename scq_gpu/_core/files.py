@@ -137,11 +137,35 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
         file.write(content)
 
 
+_SPECIAL = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def check_regular(path: str | os.PathLike[str], facts: os.stat_result | None = None) -> os.stat_result:
+    """Return the facts of a file; reject FIFOs, sockets and devices, where opening or reading may never end."""
+    facts = os.stat(path) if facts is None else facts
+    if kind := _SPECIAL.get(stat.S_IFMT(facts.st_mode)):
+        raise ValueError(f"{os.fspath(path)} is {kind}, not a file: copy what it gives to a file, and pass that")
+    return facts
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a regular file for reading; what came in its place since it was checked is not waited for either."""
+    check_regular(path)
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    file = open(os.open(path, flags), "rb")  # noqa: SIM115 - the caller closes it
+    try:
+        check_regular(path, os.fstat(file.fileno()))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 def check_not_input(outputs: Iterable[Path], inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Reject an output that is one of the inputs, under whatever name, or in a folder that is one."""
     places: dict[tuple[int, int], Path] = {}
     for output in outputs:
-        for place in (output, *output.resolve().parents):
+        for place in (output, *Path(os.path.realpath(output)).parents):
             with contextlib.suppress(OSError):
                 facts = os.stat(place)
                 places.setdefault((facts.st_dev, facts.st_ino), output)

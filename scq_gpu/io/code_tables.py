@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.bits import BIT_CONTRACT, code_bytes
-from scq_gpu._core.files import replacing
+from scq_gpu._core.files import check_regular, replacing
 from scq_gpu._core.messages import need
 from scq_gpu.rows.sources.base import RowSource
 
@@ -111,6 +111,8 @@ def read_codes(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | N
     ((1000, 2), None)
     """
     path = Path(path)
+    if path.exists():
+        check_regular(path)
     if path.suffix == ".npy":
         codes: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         if codes.dtype != np.uint8 or codes.ndim != 2:

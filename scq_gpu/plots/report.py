@@ -23,7 +23,7 @@ import scq_gpu as scq
 from scq_gpu import plots
 from scq_gpu._core.arrays import Array, to_host
 from scq_gpu._core.bits import BIT_CONTRACT, code_bytes
-from scq_gpu._core.files import replace_file
+from scq_gpu._core.files import check_regular, replace_file
 from scq_gpu._core.messages import show
 from scq_gpu._core.validate import check_array
 from scq_gpu._version import __version__
@@ -254,6 +254,7 @@ def _take_images(images: Any, rows: np.ndarray) -> np.ndarray:
 
     taken = np.zeros((*rows.shape, _PIXELS, _PIXELS, 3), dtype=np.uint8)
     for i in np.ndindex(rows.shape):
+        check_regular(images[rows[i]])
         try:
             with Image.open(images[rows[i]]) as image:
                 method = Image.Resampling.NEAREST if max(image.size) < _PIXELS // 2 else Image.Resampling.BICUBIC

@@ -9,7 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from scq_gpu.rows.sources import binary, stores
-from scq_gpu.rows.sources.base import ArrayRows, FileRows, JoinedRows, Name, Opener, RowFileError, RowSource, read_ahead
+from scq_gpu.rows.sources.base import (
+    ArrayRows,
+    FileRows,
+    JoinedRows,
+    Name,
+    Opener,
+    RowFileError,
+    RowSource,
+    check_link,
+    read_ahead,
+)
 from scq_gpu.rows.sources.locations import Location, Remote, in_order, is_url, locate
 
 __all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "is_url", "open_rows", "read_ahead"]
@@ -114,6 +124,9 @@ def _open_path(path: Location, name: Name) -> RowSource:
 def _open_folder(folder: Location, name: Name) -> RowSource:
     """Join the files of rows in a folder; skip hidden ones, such as unfinished ones."""
     found = [p for p in folder.iterdir() if p.suffix.lower() in FORMATS and not p.name.startswith((".", "_"))]
+    for path in found:
+        if isinstance(path, Path) and path.is_symlink():
+            check_link(path, folder)
     if not found:
         raise RowFileError(f"{folder} is a folder without a file of rows ({', '.join(FORMATS)})")
     return JoinedRows([_open_path(part, name) for part in in_order(found, str(folder))])

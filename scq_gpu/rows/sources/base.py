@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
+import stat
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scq_gpu._core.arrays import Array, join_pieces, namespace
+from scq_gpu._core.files import check_regular
 from scq_gpu._core.machine import available_bytes, check_room
 from scq_gpu._core.messages import warn_caller
 
@@ -195,10 +197,37 @@ def _stamp(path: Any) -> dict[str, Any]:
     """Return facts that change with a file, or with a folder that holds an array."""
     if not isinstance(path, Path):
         return dict(path.stamp())
-    paths = (Path(root, name) for root, _, names in os.walk(path) for name in names) if path.is_dir() else (path,)
-    stats = [file.stat() for file in paths]
+    try:
+        stats = [_check_member(file, path) for file in _members(path)] if path.is_dir() else [check_regular(path)]
+    except ValueError as error:
+        raise RowFileError(str(error)) from error
     newest = max((s.st_mtime_ns for s in stats), default=0)
     return {"files": len(stats), "bytes": sum(s.st_size for s in stats), "mtime_ns": newest}
+
+
+def _members(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and in those within it, and the links to folders, which are not followed."""
+    for root, folders, names in os.walk(folder):
+        yield from (Path(root, name) for name in names)
+        yield from (link for name in folders if (link := Path(root, name)).is_symlink())
+
+
+def _check_member(path: Path, folder: Path) -> os.stat_result:
+    facts = path.lstat()
+    if stat.S_ISLNK(facts.st_mode):
+        check_link(path, folder)
+        facts = path.stat()
+    return check_regular(path, facts)
+
+
+def check_link(path: Path, folder: Path) -> None:
+    """Reject a link in a folder that leads out of it, or to a folder, which may hold the link itself."""
+    target = os.path.realpath(path)
+    if not os.path.isfile(target) or not Path(target).is_relative_to(os.path.realpath(folder)):
+        raise RowFileError(
+            f"{path} is a link that leaves {folder} or leads to no file, and is not followed: put the file itself in "
+            "its place, or pass the files one by one"
+        )
 
 
 def choose_array(path: Any, name: Name, shapes: Mapping[str, tuple[int, ...]]) -> str:

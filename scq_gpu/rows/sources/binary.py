@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from scq_gpu._core.files import check_regular
 from scq_gpu._core.machine import check_room
 from scq_gpu.rows.sources.base import Contents, Name, RowFileError, choose_array
 from scq_gpu.rows.sources.locations import Location
@@ -98,6 +99,7 @@ def open_vecs(path: Location, name: Name, n_bytes: int) -> Iterator[Contents]:
 def read_array(path: Path) -> np.ndarray:
     """Read an array of any shape: map an ``.npy`` file, or read the only array of an ``.npz`` archive."""
     try:
+        check_regular(path)
         return _map_npy(path) if path.suffix.lower() == ".npy" else _read_only_member(path)
     except (OSError, MemoryError, RowFileError):
         raise
