@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import reprlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -300,6 +300,26 @@ def check_rescored(X_query: Array, ids: np.ndarray, *, n: int, d: int) -> None:
         )
     if ids.size and (int(ids.max()) >= n or int(ids.min()) < -1):
         raise ValueError(f"ids run from {ids.min()} to {ids.max()}; they must be rows of the {n} in X_database, or -1")
+
+
+@np.errstate(all="ignore")
+def unit_rows(X: Array, locate: Callable[[int], str]) -> Array:
+    """Divide rows of floats by their lengths, of whatever size; reject a zero row by its location."""
+    xp = namespace(X)
+    norms = xp.linalg.vector_norm(X, axis=1, keepdims=True)
+    exponent = math.frexp(float(xp.finfo(X.dtype).max))[1] // 3
+    high, low = 2.0**exponent, 2.0**-exponent
+    # Squares of longer and shorter rows overflow or vanish, so a power of two is taken out of these rows first
+    if not bool(xp.all((norms > low) & (norms < high))):
+        largest, one = xp.max(xp.abs(X), axis=1, keepdims=True), xp.ones_like(norms)
+        X = X * xp.where(largest > high, one * low**2, xp.where(largest < low, one * high**2, one))
+        norms = xp.linalg.vector_norm(X, axis=1, keepdims=True)
+    if bool(xp.any(norms == 0)):
+        zero = int(xp.argmax(xp.astype(norms[:, 0] == 0, xp.int8)))
+        raise ValueError(
+            f"{locate(zero)} is zero and has no direction, which metric='cosine' compares; drop it, or use metric='l2'"
+        )
+    return X / norms
 
 
 class InvalidRowsWarning(UserWarning):

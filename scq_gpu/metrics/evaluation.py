@@ -24,7 +24,15 @@ from scq_gpu._core.arrays import (
     small_dtype,
     to_host,
 )
-from scq_gpu._core.validate import METRICS, check_array, check_choice, check_integer, check_labels, check_rows
+from scq_gpu._core.validate import (
+    METRICS,
+    check_array,
+    check_choice,
+    check_integer,
+    check_labels,
+    check_rows,
+    unit_rows,
+)
 from scq_gpu.kernels.hamming import Nearest
 from scq_gpu.metrics.codes import mean_average_precision, precision_at_k, precision_at_radius, recall_at_k
 from scq_gpu.rows.blocks import Rows, as_rows
@@ -189,7 +197,7 @@ class RetrievalTask:
     @property
     def norm_spread(self) -> float:
         """Return the standard deviation over the mean of the queries' distances from their mean."""
-        X_query = self._neighbors[1]
+        X_query = self._neighbors[1].astype(np.float64)
         norms = np.linalg.norm(X_query - X_query.mean(axis=0), axis=1)
         return float(norms.std() / norms.mean()) if norms.mean() > 0 else 0.0
 
@@ -402,7 +410,7 @@ def _nearest_rows(X_query: Any, rows: Rows, *, k: int, metric: str, leave_out: A
     if not len(queries):
         return np.empty((0, k), dtype=np.int64)
     if metric == "cosine":
-        queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+        queries = unit_rows(queries, lambda row: f"row {row} of X_query")
     # A shift does not change distances, and without large offsets no digits are lost.
     center = np.zeros(queries.shape[1]) if metric == "ip" else queries.mean(axis=0)
     with on_device_of(rows.sample):

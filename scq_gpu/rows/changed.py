@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import Array, compute_dtype, device_of, namespace
-from scq_gpu._core.validate import fill_invalid
+from scq_gpu._core.validate import fill_invalid, unit_rows
 from scq_gpu.rows.sources.base import ArrayRows, RowSource
 
 
@@ -54,15 +54,7 @@ def normalize_rows(X: Array | RowSource, *, label: str = "X") -> ChangedRows:
     dtype = compute_dtype(sample.dtype, xp=xp, device=device_of(sample))
 
     def normalize(block: Array, first: int) -> Array:
-        Y = xp.astype(block, dtype, copy=False)
-        norms = xp.linalg.vector_norm(Y, axis=1, keepdims=True)
-        if bool(xp.any(norms == 0)):
-            zero = int(xp.argmax(xp.astype(norms[:, 0] == 0, xp.int8)))
-            raise ValueError(
-                f"{source.locate(first + zero)} is zero and has no direction, which metric='cosine' compares; drop it, "
-                "or use metric='l2'"
-            )
-        return Y / norms
+        return unit_rows(xp.astype(block, dtype, copy=False), lambda row: source.locate(first + row))
 
     return ChangedRows(source, normalize, dtype=dtype, facts={"normalized": True})
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, is_array, like, namespace, on_device_of_arguments, row_slices, to_host
 from scq_gpu._core.messages import warn_caller
-from scq_gpu._core.validate import METRICS, check_array, check_choice, check_integer, check_rescored
+from scq_gpu._core.validate import METRICS, check_array, check_choice, check_integer, check_rescored, unit_rows
 
 _BLOCK_FLOATS = 1 << 22
 
@@ -67,7 +67,8 @@ def rescore(
         rows, index = np.unique(named_rows, return_inverse=True)
         needed = to_host(take_rows(X_database, rows)).astype(Q.dtype, copy=False)
         if metric is None and not warned:
-            norms = np.linalg.norm(needed, axis=1)
+            # Their spread is the same at any scale, and squares of large or small floats are not floats
+            norms = np.linalg.norm(needed / max(np.abs(needed).max(), np.finfo(Q.dtype).tiny), axis=1)
             # With a smaller spread the three metrics rank nearly alike
             warned = bool(norms.std() > 0.05 * norms.mean())
             if warned:
@@ -76,7 +77,7 @@ def rescore(
                     "and inner product differ. Say which is meant: metric='l2' (taken now), 'cosine' or 'ip'"
                 )
         if named == "cosine":
-            needed = needed / _norms(needed, "X_database", rows)
+            needed = unit_rows(needed, lambda i, rows=rows: f"row {rows[i]} of X_database")
         candidates = needed[index.reshape(found[block].shape)]
         distances[block] = _distances(Q[block], candidates, named, first=block.start)
     distances[found < 0] = np.inf
@@ -93,17 +94,9 @@ def _distances(Q: np.ndarray, candidates: np.ndarray, metric: str, *, first: int
         squares: np.ndarray = np.einsum("qmd,qmd->qm", candidates, candidates)
         return squares
     if metric == "cosine":
-        Q = Q / _norms(Q, "X_query", first + np.arange(len(Q)))
+        Q = unit_rows(Q, lambda row: f"row {first + row} of X_query")
     products: np.ndarray = np.einsum("qmd,qd->qm", candidates, Q)
     return 1 - products if metric == "cosine" else -products
-
-
-def _norms(X: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
-    norms: np.ndarray = np.linalg.norm(X, axis=1, keepdims=True)
-    if not norms.all():
-        row = rows[np.flatnonzero(norms[:, 0] == 0)[0]]
-        raise ValueError(f"row {row} of {name} is zero and has no direction; drop it, or pass metric='l2'")
-    return norms
 
 
 def take_rows(X: Any, rows: np.ndarray) -> Array:

@@ -79,3 +79,36 @@ def test_an_encoder_learns_the_same_from_them_as_from_normalized_rows():
     lazily, beforehand = (scq.OgE(8, random_state=0).fit(rows) for rows in (normalize_rows(X), unit(X)))
     np.testing.assert_allclose(lazily.components_, beforehand.components_, atol=1e-8)
     np.testing.assert_array_equal(lazily.encode(normalize_rows(X)), beforehand.encode(unit(X)))
+
+
+SIZES = {
+    np.float32: [1e-45, 1e-39, 1e-30, 1e-19, 1.0, 1.8e19, 1e25, 1e38],
+    np.float64: [1e-300, 1e-160, 1.0, 1e160, 1e307],
+}
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(dtype, size) for dtype, sizes in SIZES.items() for size in sizes])
+def test_rows_of_any_length_have_a_direction(dtype, size):
+    """Squares of long rows overflow, and those of short ones vanish."""
+    X = (np.sign(np.random.default_rng(0).standard_normal((20, 3))) * size).astype(dtype)
+    X[3:] *= np.random.default_rng(1).choice([1, 0.5] if size > 1e-40 else [1], (17, 3))
+    assert (X != 0).all()
+    expected = unit(X.astype(np.float64) / float(np.abs(X.astype(np.float64)).max()))
+    for rows in (X, array_api_strict.asarray(X)):
+        block = np.asarray(np.from_dlpack(next(iter(normalize_rows(rows).blocks(20)))))
+        np.testing.assert_allclose(block, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e-25, 1e25])
+def test_an_index_by_cosine_finds_rows_of_any_length(size):
+    X = np.random.default_rng(0).standard_normal((200, 8))
+    plain, scaled = (
+        scq.VectorIndex(rows.astype(np.float32), n_bits=6, metric="cosine", random_state=0) for rows in (X, X * size)
+    )
+    np.testing.assert_array_equal(
+        scaled.search((X[:9] * size).astype(np.float32), 5)[1], plain.search(X[:9].astype(np.float32), 5)[1]
+    )
+    near = scq.metrics.exact_neighbors(X[:9] * 1e200, (X * size).astype(np.float32), k=5, metric="cosine")
+    np.testing.assert_array_equal(near, np.argsort(-unit(X[:9]) @ unit(X).T, axis=1)[:, :5])
+    with pytest.raises(ValueError, match="row 2 of X_query is zero"):
+        scq.metrics.exact_neighbors(X[:3] * [[1], [1], [0]], X, k=5, metric="cosine")

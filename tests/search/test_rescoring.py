@@ -129,3 +129,23 @@ def test_no_warning_where_norms_hardly_vary():
 def test_unknown_metric():
     with pytest.raises(ValueError, match="metric='dot' is not one of 'l2', 'cosine', 'ip'"):
         rescore(rows(3), rows(50), np.zeros((3, 1), dtype=int), metric="dot")
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e-25, 1e19, 1e25, 1e37])
+def test_cosine_of_rows_of_any_length(size):
+    X, Q = rows(50), rows(4, seed=1)
+    ids = np.tile(np.arange(50), (4, 1))
+    d, found = rescore((Q * size).astype(np.float32), (X * size).astype(np.float32), ids, k=50, metric="cosine")
+    loss = 1e-4 if size < 1e-38 else 1e-6  # numbers of few digits
+    np.testing.assert_allclose(d, np.take_along_axis(brute(Q, X, "cosine"), found, axis=1), atol=loss)
+    assert (np.diff(d, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_the_spread_of_norms_is_that_of_rows_of_any_length(size):
+    X, ids = (rows(50) * size).astype(np.float32), np.tile(np.arange(50), (4, 1))
+    with pytest.warns(UserWarning, match="norms of X_database vary by"), np.errstate(all="ignore"):
+        rescore(X[:4], X, ids)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("error")
+        rescore(X[:4], (rows(50, spread=0) * size).astype(np.float32), ids)
