@@ -37,8 +37,8 @@ class _Held:
     """The hold on BLAS, counted because several fits may run side by side, and what BLAS had before."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.holders = 0
+        self.lock = threading.RLock()
+        self.holders: list[int] = []  # threads, by their numbers
         self.threads = 1
         self.limit: Any = None
         self._pool: ThreadPoolExecutor | None = None
@@ -64,20 +64,33 @@ class _Held:
                     self.libraries, self.modules = ThreadpoolController().select(user_api="blas"), modules
                 self.threads = max((library.num_threads for library in self.libraries.lib_controllers), default=1)
                 self.limit = self.libraries.limit(limits=1)
-            self.holders += 1
+            me = threading.get_ident()
+            self.holders.append(me)
         try:
             yield
         finally:
             with self.lock:
-                self.holders -= 1
+                self.holders.remove(me)
                 if not self.holders:
                     self.limit.restore_original_limits()
                     if self._pool is not None:
                         self._pool.shutdown()
                         self._pool = None
 
+    def after_fork(self) -> None:
+        """Leave only the forking thread in the child: the others' holds, and the threads of the pool, are gone."""
+        self._pool = None
+        others = [me for me in self.holders if me != threading.get_ident()]
+        self.holders = [me for me in self.holders if me not in others]
+        if others and not self.holders:
+            self.limit.restore_original_limits()
+        self.lock.release()
+
 
 _held = _Held()
+# The fork waits for the lock, so that no child inherits one that a thread holds which it does not have
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_held.lock.acquire, after_in_parent=_held.lock.release, after_in_child=_held.after_fork)
 
 
 def blas_in_one_thread(xp: ModuleType) -> contextlib.AbstractContextManager[None]:

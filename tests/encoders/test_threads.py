@@ -1,6 +1,8 @@
 """The same codes whatever the number of threads, and BLAS left as it was found."""
 
 import itertools
+import os
+import subprocess
 import sys
 import threading
 
@@ -205,3 +207,91 @@ def test_a_product_in_bands_is_the_product_on_any_number_of_threads(shape):
     np.testing.assert_allclose(found[0], np.einsum("ik,kj->ij", A, B), rtol=1e-10, atol=1e-10)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+FORK = """
+import os, signal, sys, threading, time, warnings
+import numpy as np, scq_gpu as scq
+from threadpoolctl import threadpool_info
+warnings.simplefilter("ignore")
+X = np.random.default_rng(0).standard_normal((1000, 24)).astype(np.float32)
+encoder = scq.OgE(16, random_state=0).fit(X)
+codes, blas = encoder.encode(X), [library["num_threads"] for library in threadpool_info()]
+going = True
+
+def work(seed):
+    while going:
+        scq.OgE(16, max_iter=2, tol=0, random_state=seed).fit(X)
+        encoder.encode(X)
+
+crew = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
+[thread.start() for thread in crew]
+status = 0
+for number in range(int(sys.argv[1])):
+    time.sleep(0.013 * (number % 7))
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends it if it hangs
+        same = (scq.OgE(16, random_state=0).fit(X).encode(X) == codes).all() and (encoder.encode(X) == codes).all()
+        free = [library["num_threads"] for library in threadpool_info()] == blas
+        os._exit(0 if same and free else 2 if same else 3)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        break
+going = False
+[thread.join() for thread in crew]
+if status:
+    sys.exit(f"child {number} ended with {status}")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.parametrize("blas_threads", ["1", "3"])
+def test_children_forked_while_other_threads_work(blas_threads):
+    """They hang on no lock, and have BLAS as it was before anyone held it: 3 says it is not, -14 that one hung."""
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), blas_threads)
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, "4"], env=environment, check=False, capture_output=True, text=True, timeout=900
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_child_forked_under_the_lock_and_in_a_hold():
+    """The moment that hangs a child, made to last: another thread is in the hold, and has its lock."""
+    code = """
+import os, threading, numpy as np
+from scq_gpu._core import machine
+from scq_gpu._core.machine import blas_in_one_thread, ordered_map
+entered, leave = threading.Event(), threading.Event()
+
+def hold():
+    with blas_in_one_thread(np):
+        machine._held.threads = 2
+        list(ordered_map(abs, range(5)))
+        entered.set()
+        leave.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+entered.wait()
+with blas_in_one_thread(np):
+    child = os.fork()
+    if not child:
+        import faulthandler
+        faulthandler.dump_traceback_later(20, exit=True)
+        assert list(ordered_map(abs, range(-3, 3))) == [3, 2, 1, 0, 1, 2]
+if not child:
+    assert not machine._held.holders
+    with blas_in_one_thread(np):
+        machine._held.threads = 2
+        assert list(ordered_map(abs, range(-3, 3))) == [3, 2, 1, 0, 1, 2]
+    os._exit(0)
+assert machine._held.holders
+leave.set()
+thread.join()
+assert not machine._held.holders
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
