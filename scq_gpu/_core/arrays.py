@@ -56,6 +56,10 @@ def to_host(x: Array) -> np.ndarray:
     """Return x as a NumPy array, copied off its device where needed."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
+    if is_dask(x):
+        raise TypeError(
+            f"a Dask array of shape {tuple(x.shape)} is not here, but with its workers; pass its .compute()"
+        )
     host: np.ndarray
     if array_api_compat.is_cupy_array(x):
         host = x.get()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, detach, device_of, is_array, namespace, to_host
+from scq_gpu._core.arrays import Array, detach, device_of, is_array, is_dask, namespace, to_host
 from scq_gpu._core.machine import check_room
 
 AP_RULES = ("standard", "trapezoid")
@@ -25,11 +25,22 @@ def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
     """Return x as an array of numbers or booleans; lists and data frames become NumPy arrays."""
     if hasattr(x, "tocsr") or getattr(x, "is_sparse", False) is True:
         raise TypeError(f"{name} is a sparse matrix ({type(x).__name__}); pass a dense array, such as {name}.toarray()")
+    if any(np.ma.is_masked(part) for part in (x if isinstance(x, list | tuple) else (x,))):
+        raise ValueError(
+            f"{name} has masked entries, which have no value; drop their rows, or fill them: {name}.filled(0)"
+        )
     if not is_array(x):
         x = _to_numpy(x, name)
+    if isinstance(x, np.ma.MaskedArray):
+        x = x.data
+    if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.dtype.itemsize > 8:
+        raise TypeError(f"{name} has dtype {x.dtype}, wider than float64; pass {name}.astype(numpy.float64)")
     if isinstance(x, np.ndarray) and x.dtype.kind not in "biufc":
         fix = f"convert it first, such as {name}.astype(numpy.float32)"
         first: Any = x.flat[0] if x.size else None
+        wrong = next((v for v in x.flat if not isinstance(v, numbers.Real)), None) if x.dtype.kind == "O" else None
+        if wrong is not None:
+            fix = f"it holds {reprlib.repr(wrong)}: fill in what is no number, or drop its row"
         # A column of arrays, as data frames have them
         if x.dtype.kind == "O" and np.ndim(first) == 1:
             fix = f"each entry is a vector of {len(first)}: pass numpy.stack({name}), or numpy.stack(frame['column'])"
@@ -61,8 +72,15 @@ def _to_numpy(x: Any, name: str) -> np.ndarray:
         raise ValueError(f"the rows of {name} are not of equal length, which an array has: {error}") from error
 
 
+def check_computed(x: Any, *, name: str) -> None:
+    """Reject a Dask array where all of it has to be here."""
+    if is_dask(x):
+        raise TypeError(f"{name} is a Dask array, whose chunks stay with their workers; pass {name}.compute()")
+
+
 def check_rows(X: Any, *, min_rows: int = 1) -> Array:
     """Return X as an array (n, d) of numbers with at least ``min_rows`` rows and one column."""
+    check_computed(X, name="X")
     X = check_array(X, name="X", min_ndim=2)
     check_row_count(X.shape, min_rows=min_rows)
     return X
@@ -198,6 +216,8 @@ def check_signs(B: Array, *, xp: ModuleType) -> Array:
 
 def check_code_pair(query_codes: object, database_codes: object) -> tuple[Array, Array]:
     """Return queries and database as packed codes (n, bytes) of one namespace and width."""
+    for codes, name in ((query_codes, "query_codes"), (database_codes, "database_codes")):
+        check_computed(codes, name=name)
     queries = _check_packed(query_codes, name="query_codes")
     database = _check_packed(database_codes, name="database_codes")
     namespace(queries, database)
@@ -235,6 +255,7 @@ def check_labels(query_labels: object, database_labels: object, *, n_queries: in
 
 
 def _check_label_array(labels: Any, *, name: str, n: int) -> Array:
+    check_computed(labels, name=name)
     labels = check_array(labels, name=name, min_ndim=1)
     xp = namespace(labels)
     if labels.ndim > 2 or labels.shape[0] != n:
@@ -252,6 +273,7 @@ def _check_label_array(labels: Any, *, name: str, n: int) -> Array:
 
 def check_index_codes(codes: object, *, n_bits: int, name: str) -> Array:
     """Return codes (n, bytes) of ``n_bits`` bits as uint8 with zeros in the padding."""
+    check_computed(codes, name=name)
     fix = ". Encode with the encoder that the index was made for"
     checked = check_codes(codes, n_bits, name=name, min_ndim=2, fix=fix)
     if n_bits % 8 and bool(namespace(checked).any(checked[:, -1] >= 1 << n_bits % 8)):

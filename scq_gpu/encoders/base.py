@@ -52,6 +52,8 @@ _ENCODERS: dict[str, type[Encoder]] = {}
 
 def rows_of(X: Any, *, device: str | None, min_rows: int = 1) -> Rows | DaskRows:
     """Convert user input to rows, those of a Dask array included."""
+    if isinstance(X, DaskRows):
+        return X
     if is_dask(X):
         return DaskRows(X, device=device, min_rows=max(1, min_rows))
     return as_rows(X, device=device, min_rows=min_rows)

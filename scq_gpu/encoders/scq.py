@@ -310,9 +310,10 @@ class _SCQ(LinearEncoder):
         if self.tol > 0 and not fitted.run.converged:
             losses = fitted.run.losses
             fall = (losses[-2] - losses[-1]) / losses[-1] if len(losses) > 1 else np.inf
+            again = ", which one more pass would have to confirm" if fall < self.tol else ""
             warn_caller(
-                f"{type(self).__name__} stopped at max_iter={len(losses)} before its loss settled within "
-                f"tol={self.tol:g} (last relative fall {fall:.1e}); raise max_iter or tol",
+                f"{type(self).__name__} stopped at max_iter={len(losses)} before its loss was known to have settled "
+                f"within tol={self.tol:g} (last relative fall {fall:.1e}{again}); raise max_iter or tol",
                 ConvergenceWarning,
             )
 

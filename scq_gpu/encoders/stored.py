@@ -38,6 +38,9 @@ def check_stored(tensors: Mapping[str, np.ndarray], facts: Any, kind: Any) -> No
         fits = _FACTS.get(name, _is_plain)
         if name not in (*kind._fitted_facts, "feature_names_in_", "n_samples_kept_") or not fits(value):
             raise ValueError(f"the fact {_shown(name)}={_shown(value)} is none of this encoder's")
+    for name in kind._fitted_facts:
+        if name not in fitted:
+            raise ValueError(f"the fact {name!r} is missing")
     lengths: dict[str | int, Any] = {"n_bits": given.get("n_bits"), "n_features_in_": fitted.get("n_features_in_")}
     for axis, value in lengths.items():
         if not _is_count(value) or value < 1:

@@ -6,6 +6,7 @@ longest, and have the same layout in an index file as in memory. No id is empty,
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ def check_ids(ids: Any, *, n: int | None = None, existing: np.ndarray | None = N
 
     They must be of one kind with the ``existing`` ids, if there are any.
     """
+    if isinstance(ids, Set):
+        raise TypeError(f"ids are a {type(ids).__name__}, which has no order; pass a list of them")
     if n is None:
         n = int(np.size(to_host(ids) if is_array(ids) else np.asarray(ids)))
     text = _as_text(ids)
@@ -30,6 +33,11 @@ def check_ids(ids: Any, *, n: int | None = None, existing: np.ndarray | None = N
 
 
 def _check_numbers(ids: Any, *, n: int) -> np.ndarray:
+    given = ids if is_array(ids) else np.asarray(ids)
+    if isinstance(given, np.ndarray) and given.dtype.kind not in "biufc":
+        fix = "numpy.strings.decode(ids, 'utf-8')" if given.dtype.kind == "S" else "[str(x) for x in ids]"
+        first = given.flat[0] if given.size else None
+        raise TypeError(f"ids are {given.dtype}, such as {first!r}; integers or strings are expected, such as {fix}")
     checked = to_host(check_array(ids, name="ids", min_ndim=1))
     # NumPy makes floats of an empty list
     if checked.shape == (n,) == (0,):
@@ -93,6 +101,11 @@ def _as_text(ids: Any) -> np.ndarray | None:
     if is_array(ids) and not isinstance(ids, np.ndarray):
         return None
     found = np.asarray(ids)
+    # NumPy makes strings of numbers beside strings, and drops null characters at the end of a string
+    if found.dtype.kind == "U" and not isinstance(ids, np.ndarray):
+        found = np.asarray(ids, dtype=object)
+    if np.ma.is_masked(ids):
+        raise ValueError("ids has masked entries, which have no value; every code needs an id")
     if found.dtype.kind == "U":
         return found
     if found.dtype.kind == "T":
@@ -102,6 +115,9 @@ def _as_text(ids: Any) -> np.ndarray | None:
     wrong = next((i for i, x in enumerate(found.flat) if not isinstance(x, str)), None)
     if wrong is not None:
         raise TypeError(f"ids[{wrong}] is {found.flat[wrong]!r} and others are strings; fill it in, or pass str of all")
+    null = next((i for i, x in enumerate(found.flat) if x.endswith("\0")), None)
+    if null is not None:
+        raise ValueError(f"ids[{null}] is {found.flat[null]!r}, and NumPy drops the null at its end; take it off")
     return found.astype(str)
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -183,3 +184,55 @@ def test_device_of_a_foreign_namespace_is_refused():
     strict = pytest.importorskip("array_api_strict")
     with pytest.raises(ValueError, match="cannot move arrays of array_api_strict; move X yourself"):
         fit(strict.asarray(GOOD), device="cpu")
+
+
+def with_missing():
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pd.DataFrame((GOOD * 9).astype(int)).astype("Int64")
+    frame.iloc[3, 2] = pd.NA
+    return frame
+
+
+STRANGE = {
+    "masked": (lambda: np.ma.masked_array(GOOD, mask=GOOD > 1), ValueError, r"X has masked entries.*X\.filled\(0\)"),
+    "masked rows": (lambda: list(np.ma.masked_array(GOOD, mask=GOOD > 1)), ValueError, "X has masked entries"),
+    "masked parts": (lambda: [GOOD, np.ma.masked_array(GOOD, mask=GOOD > 1)], ValueError, r"masked entries"),
+    "words": (lambda: np.array([["a", 1.0]] * 9, dtype=object), TypeError, "it holds 'a': fill in what is no number"),
+    "missing values": (with_missing, TypeError, "it holds <NA>: fill in what is no number"),
+}
+
+if np.dtype(np.longdouble).itemsize > 8:
+    STRANGE["longdouble"] = (
+        lambda: GOOD.astype(np.longdouble),
+        TypeError,
+        r"wider than float64; pass X\.astype\(numpy\.float64\)",
+    )
+
+
+@pytest.mark.parametrize(("make", "error", "message"), STRANGE.values(), ids=STRANGE)
+def test_arrays_without_a_value_everywhere(make, error, message):
+    X = make()
+    encoder = fit()
+    for call in (fit, encoder.encode, lambda X: scq.VectorIndex(X, encoder=encoder)):
+        with pytest.raises(error, match=message):
+            call(X)
+
+
+def test_a_masked_array_without_masked_entries_is_an_array():
+    np.testing.assert_array_equal(fit().encode(np.ma.masked_array(GOOD)), fit().encode(GOOD))
+
+
+def test_a_warning_of_convergence_does_not_contradict_itself():
+    """The fall of a pass may be below tol, and the next one, which would confirm it, is not there any more."""
+    X = np.random.default_rng(0).random((200, 16)) > 0.5
+    said = []
+    for max_iter in range(1, 30):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            scq.OgE(4, solver="joint", max_iter=max_iter, tol=0.02, random_state=0, preserve="classes").fit(X)
+        said += [str(one.message) for one in found if "max_iter" in str(one.message)]
+    falls = [float(re.search(r"last relative fall (\S+?)[,)]", text)[1]) for text in said]
+    assert min(falls) < 0.02 < max(falls)
+    for text, fall in zip(said, falls, strict=True):
+        assert ("one more pass would have to confirm" in text) == (fall < 0.02)
+        assert "before its loss was known to have settled" in text

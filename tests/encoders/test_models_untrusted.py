@@ -113,6 +113,33 @@ def test_missing_arrays(X, tmp_path, name):
         assert_rejected(path, f"the array '{missing}' is missing")
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["OgE", "SpH", "KMH", "BA"])
+def test_missing_facts(X, tmp_path, name):
+    path = tmp_path / "m.safetensors"
+    more = {"n_components": 12} if name == "KMH" else {}
+    encoder = getattr(scq, name)(n_bits=8, max_iter=2, random_state=0, **more).fit(X)
+    for missing in encoder._fitted_facts:
+        encoder.save(path)
+        with_facts(path, lambda facts, missing=missing: facts["fitted"].pop(missing))
+        assert_rejected(path, f"the fact '{missing}' is missing")
+
+
+def test_a_vector_index_whose_encoder_lacks_arrays(X, tmp_path):
+    path = tmp_path / "v.safetensors"
+    scq.VectorIndex(X, n_bits=8, random_state=0).save(path)
+    content = path.read_bytes()
+    assert b"encoder.components_" in content
+    for missing in ("components_", "threshold_", "mean_"):
+        path.write_bytes(content.replace(b"encoder." + missing.encode(), b"encodex." + missing.encode()))
+        with pytest.raises(ValueError, match=rf"v\.safetensors.*{missing}"):
+            scq.VectorIndex.load(path)
+    assert b'\\"mean_\\": ' in content
+    path.write_bytes(content.replace(b'\\"mean_\\": ', b'\\"naem_\\": '))
+    with pytest.raises(ValueError, match=r"v\.safetensors"):
+        scq.VectorIndex.load(path)
+
+
 CHANGES = {
     "no n_bits": lambda f: f["params"].pop("n_bits"),
     "n_bits of another type": lambda f: f["params"].update(n_bits="8"),

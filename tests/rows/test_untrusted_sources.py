@@ -221,3 +221,19 @@ def test_npy_headers_of_any_kind_name_the_file(tmp_path, content, ending):
             archive.writestr("x.npy", content)
     with pytest.raises(scq.io.RowFileError, match=f"x{ending}"):
         scq.io.open_rows(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_npz_of_zeros_is_what_compression_gives(tmp_path, method):
+    np.save(tmp_path / "x.npy", np.zeros((1_000_000, 4), dtype=np.float32))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
+        archive.write(tmp_path / "x.npy", "x.npy")
+    rows = scq.io.open_rows(tmp_path / "x.npz")
+    assert not np.asarray(rows).any()
+
+
+def test_rows_wider_than_float64(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), dtype=np.longdouble))
+    if np.dtype(np.longdouble).itemsize > 8:
+        with pytest.raises(scq.io.RowFileError, match=r"x\.npy holds float128; real numbers of at most 8 bytes"):
+            scq.io.open_rows(tmp_path / "x.npy")

@@ -264,3 +264,35 @@ def test_updates_while_others_search():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (["a", "b\0"], ValueError, r"ids\[1\] is 'b\\x00', and NumPy drops the null at its end"),
+        (np.array(["a", "b\0"], dtype=object), ValueError, "drops the null"),
+        (np.array(["a", "b\0"], dtype=np.dtypes.StringDType()), ValueError, "drops the null"),
+        ([1, "a"], TypeError, r"ids\[0\] is 1 and others are strings"),
+        (["a", 1.5], TypeError, r"ids\[1\] is 1.5 and others are strings"),
+        ([b"a", b"b"], TypeError, r"ids are \|S1, such as .*b'a'.*numpy\.strings\.decode"),
+        ([None, 1], TypeError, "ids are object, such as None; integers or strings are expected"),
+        ({1, 2}, TypeError, "ids are a set, which has no order; pass a list of them"),
+        (dict.fromkeys("ab").keys(), TypeError, "ids are a dict_keys, which has no order"),
+        (np.ma.masked_array(["a", "b"], mask=[0, 1]), ValueError, "ids has masked entries"),
+        (np.ma.masked_array([1, 2], mask=[0, 1]), ValueError, "ids has masked entries"),
+    ],
+)
+def test_ids_that_would_become_others(ids, error, message):
+    with pytest.raises(error, match=message) as caught:
+        HammingIndex(random_codes(2), N_BITS, ids=ids)
+    assert "float32" not in str(caught.value)
+    index = HammingIndex(random_codes(400), N_BITS, ids=WORDS)
+    with pytest.raises((TypeError, ValueError)):
+        index.remove(ids)
+    with pytest.raises((TypeError, ValueError)):
+        index.search(random_codes(1), 1, allowed=ids)
+
+
+def test_a_null_within_an_id_stays():
+    index = HammingIndex(random_codes(2), N_BITS, ids=["a\0b", "c"])
+    assert index.ids.tolist() == ["a\0b", "c"]

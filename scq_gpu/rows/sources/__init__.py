@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scq_gpu._core.arrays import is_array, is_dask
 from scq_gpu.rows.sources import binary, stores
 from scq_gpu.rows.sources.base import (
     ArrayRows,
@@ -80,6 +81,11 @@ def open_rows(path: Paths, *, name: Name = None) -> RowSource:
         if not isinstance(found, list):
             return _open_path(found, name)
         return JoinedRows([_open_path(part, name) for part in found])
+    if is_array(path) or is_dask(path):
+        raise TypeError(
+            f"path is a {type(path).__name__} of shape {tuple(path.shape)}, where a path is expected; pass arrays to "
+            "fit and encode themselves, and write the codes of a Dask array with dask.array.to_npy_stack or store"
+        )
     if not isinstance(path, Sequence) or not path:
         raise ValueError(f"path={path!r} is neither a path nor a list of paths with at least one in it")
     return JoinedRows([open_rows(part, name=name) for part in path])

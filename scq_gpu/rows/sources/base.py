@@ -120,8 +120,8 @@ class FileRows(RowSource):
             raise RowFileError(f"{path} holds an array of shape {(*shape,)}; 2 dimensions are expected: rows, features")
         if not shape[1]:
             raise RowFileError(f"{path} is empty: it holds an array of shape {(*shape,)}")
-        if dtype.kind not in "biuf":
-            raise RowFileError(f"{path} holds {dtype}; real numbers are expected")
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise RowFileError(f"{path} holds {dtype}; real numbers of at most 8 bytes are expected")
         self.shape: tuple[int, int] = (int(shape[0]), int(shape[1]))
         self.dtype: Any = dtype.newbyteorder("=")
         check_piece(path, self.shape[1] * dtype.itemsize, "a row")

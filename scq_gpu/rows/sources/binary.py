@@ -21,6 +21,8 @@ from scq_gpu.rows.sources.locations import Location
 
 BIN_TYPES = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
 VECS_TYPES = {".fvecs": "<f4", ".bvecs": "u1"}
+# Bytes of zeros that one byte can stand for: 1032 by deflate, about 7,000 by LZMA, a million by bzip2.
+_COMPRESSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1100, zipfile.ZIP_LZMA: 10_000}
 
 
 @contextlib.contextmanager
@@ -165,8 +167,7 @@ def _members(archive: zipfile.ZipFile, path: Location, *, most: int = 10_000) ->
     if len(members) > most:
         raise RowFileError(f"{path} holds {len(members)} arrays; up to {most} are looked at")
     for info in members:
-        # Deflate compresses at most 1032 to 1, and the other methods no better.
-        if info.file_size > 1100 * (info.compress_size + 1):
+        if info.file_size > _COMPRESSION.get(info.compress_type, 2_000_000) * (info.compress_size + 1):
             raise RowFileError(
                 f"{path}: {info.filename!r} claims {info.file_size} bytes from {info.compress_size}, more than any "
                 "compression gives; save it again"
