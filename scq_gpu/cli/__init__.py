@@ -33,6 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def end() -> NoReturn:
     """Run the command line of the process and exit with its code."""
+    # Files would get the numbers of closed streams. Writing to what takes the place of standard output fails likewise.
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), "r" if name == "stdin" else "w"))
     code = main()
     # While Python waits for threads and finalizes, another Ctrl-C would end it by the signal instead of with this code.
     if code == 130:

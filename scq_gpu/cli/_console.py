@@ -1,5 +1,6 @@
 """Shared parts of all commands: the app, common options, input, output and messages."""
 
+import contextlib
 import inspect
 import json as json_format
 import os
@@ -19,6 +20,7 @@ from rich.text import Text
 
 import scq_gpu as scq
 from scq_gpu._core.arrays import usable_device
+from scq_gpu._core.files import check_not_input, check_regular
 from scq_gpu._core.messages import printable, show
 from scq_gpu.rows.sources import FORMATS
 from scq_gpu.rows.sources.binary import read_array
@@ -89,6 +91,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self._warned: list[str] = []
+        self._outputs: list[Path] = []
         warnings.resetwarnings()
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
@@ -121,16 +124,28 @@ class Session:
             raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist")
         if path.exists() and not self.overwrite:
             raise FileExistsError(f"{path} is there already; pass --overwrite to replace it")
+        self._outputs.append(path)
+
+    def takes(self, *paths: str | os.PathLike[str]) -> None:
+        """Reject inputs that are outputs, under whatever name, and those that are no regular files."""
+        check_not_input(self._outputs, paths)
+        for path in paths:
+            # A missing file is told of where it is opened.
+            with contextlib.suppress(OSError):
+                check_regular(path)
 
     def open_rows(self, paths: Sequence[str]) -> Any:
         """Open the rows of one file or several."""
         name = self.name[0] if self.name and len(self.name) == 1 else self.name or None
-        return scq.io.open_rows(paths[0] if len(paths) == 1 else list(paths), name=name)
+        rows = scq.io.open_rows(paths[0] if len(paths) == 1 else list(paths), name=name)
+        self.takes(*(facts["path"] for facts in rows.identity()))
+        return rows
 
     def open_model(self, path: Path) -> Any:
         """Load an encoder onto the device."""
         if url := _url_of(path):
             raise ValueError(f"{url} is a URL, and models are read from local files; copy it first")
+        self.takes(path)
         if path.exists() and path.suffix != ".safetensors" and not _may_be_model(path):
             raise typer.BadParameter(
                 f"{path} comes where the model is expected, and is none: a model is a .safetensors file, as "
@@ -162,11 +177,14 @@ class Session:
             print(json_format.dumps({**plain, "warnings": self._warned}))
             return
         table = Table(title=printable(title), title_justify="left", title_style="bold", show_header=header, box=None)
-        for i, key in enumerate(rows[0]):
+        for i, key in enumerate(rows[0] if rows else ()):
             table.add_column(key.replace("_", " "), justify="right" if header and i else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(printable(show(value))) for value in row.values()))
         console = Console()
+        # Columns that do not fit would be dropped without a word; terminals wrap long lines by themselves.
+        wide = console.options.update(width=1 << 16)
+        console.width = max(console.width, console.measure(table, options=wide).minimum)
         console.print(table)
         if note:
             console.print(note, markup=False, highlight=False)

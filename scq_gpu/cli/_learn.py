@@ -218,7 +218,7 @@ def report(
     session.check_output(output, [".html"])
     encoder = session.open_model(model)
     rows = session.open_rows(data)
-    labels = _read_labels(session.labels)[0]
+    labels = _read_labels(session, session.labels)[0]
     _check_labels(labels, "--labels", session.labels, rows, "the data")
     session.note(f"measuring {model.name} on {rows.shape[0]:,} rows")
     numbers = scq.write_report(
@@ -226,7 +226,7 @@ def report(
         encoder,
         rows,
         labels=labels,
-        images=None if images is None else _read_images(images),
+        images=None if images is None else _read_images(session, images),
         n_queries=session.n_queries,
         refit=not fast,
         random_state=session.seed,
@@ -235,19 +235,21 @@ def report(
     session.summary("Report", {"output": output, **numbers, "bytes": output.stat().st_size})
 
 
-def _read_images(path: Path) -> Any:
+def _read_images(session: Session, path: Path) -> Any:
     """Load an array of images, or list the image files of a folder in the natural order of their names."""
     if not path.is_dir():
+        session.takes(path)
         return load_array(path)
     found = [p for p in path.iterdir() if p.suffix.lower() in _IMAGES and not p.name.startswith(".")]
     if not found:
         raise ValueError(f"{path} is a folder without images ({', '.join(sorted(_IMAGES))})")
+    session.takes(*found)
     return sorted(found, key=natural_order)
 
 
 def _open_task(session: Session, data: list[str], *, metric: str = "l2") -> Any:
     """Open rows, queries and labels as a `RetrievalTask`."""
-    y, y_query = _read_labels(session.labels, session.query_labels)
+    y, y_query = _read_labels(session, session.labels, session.query_labels)
     rows = session.open_rows(data)
     queries = session.open_rows(session.queries) if session.queries else None
     if queries is None and y_query is not None:
@@ -278,8 +280,9 @@ def _check_labels(y: np.ndarray | None, option: str, path: Path | None, rows: An
         )
 
 
-def _read_labels(*paths: Path | None) -> list[np.ndarray | None]:
+def _read_labels(session: Session, *paths: Path | None) -> list[np.ndarray | None]:
     """Read labels from each file: integers, or 0/1 in columns. Words get the same numbers in all files."""
+    session.takes(*(path for path in paths if path is not None))
     labels = [None if path is None else _read_label_file(path) for path in paths]
     given = [y for y in labels if y is not None]
     if any(y.dtype.kind in "US" for y in given):

@@ -53,6 +53,7 @@ def info(
     if path is None:
         session.facts("This machine", _machine())
     elif path.endswith(".safetensors"):
+        session.takes(path)
         session.facts(path, _model_or_index(Path(path), verify=verify))
     elif path.endswith(".bin"):
         session.facts(path, {"kind": "codes, or other bytes", "bytes": Path(path).stat().st_size})

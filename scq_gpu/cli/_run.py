@@ -16,7 +16,7 @@ from scq_gpu.cli._console import Lacking, app, option_name, say
 
 # The base class is click's, or that of the click inside newer versions of typer.
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EBADF}
 _ORDER = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "info", "demo"]
 
 app.registered_commands.sort(key=lambda command: _ORDER.index(str(command.name)))

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -24,6 +25,7 @@ from scq_gpu.rows.sources import RowSource, memory_map
 from scq_gpu.search import index_file
 
 _RESCORED = 10  # candidates re-ranked by their floats, per answer
+_SHOWN = 10  # queries whose answers are printed
 _PAIRS = 1 << 30  # queries times codes between two steps of the progress bar
 _MODEL_EXPORTS = ("onnx", "faiss")
 _FORMATS_HELP = f"For a model: {', '.join(_MODEL_EXPORTS)}. For codes: {', '.join(FORMATS)}."
@@ -113,7 +115,10 @@ def search(
     """Find the codes nearest to each query."""
     session.check_output(output, _ANSWERS)
     encoder = session.open_model(model)
+    session.takes(codes)
     index, names = _open_index(codes, encoder.n_bits, session.device)
+    if k > len(index):
+        warnings.warn(f"-k {k} exceeds the {len(index):,} codes of {codes}: a query has no more answers", stacklevel=2)
     X = np.asarray(session.open_rows(queries))
     floats = None if rescore is None else session.open_rows([rescore])
     if floats is not None and floats.shape[0] != len(index):
@@ -136,13 +141,14 @@ def search(
         session.summary("Searched", {"output": output, **facts})
         return
     shown = [
-        {"query": q} | {str(rank): f"{i} ({d:g})" for rank, (i, d) in enumerate(zip(*pair, strict=True), start=1)}
-        for q, pair in enumerate(zip(ids[:10], distances[:10], strict=True))
+        {"query": q, "rank": rank, "id": str(i), "distance": f"{d:g}"}
+        for q, pair in enumerate(zip(ids[:_SHOWN], distances[:_SHOWN], strict=True))
+        for rank, (i, d) in enumerate(zip(*pair, strict=True), start=1)
     ]
-    more = len(ids) - len(shown)
+    more = max(0, len(ids) - _SHOWN)
     note = f"and {more:,} queries more: -o FILE writes all" if more else ""
     facts |= {"ids": ids.tolist(), "distances": distances.tolist()}
-    session.table("Rows found (distance)", shown, facts, note=note)
+    session.table("Rows found", shown, facts, note=note)
 
 
 def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.ndarray | None]:
@@ -224,6 +230,7 @@ def export(
 ) -> None:
     """Write a model or codes for other software."""
     session.check_output(output)
+    session.takes(source)
     if source.suffix == ".safetensors":
         replace_file(output, _export_model(source, to))
     else:
