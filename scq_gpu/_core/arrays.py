@@ -57,9 +57,7 @@ def to_host(x: Array) -> np.ndarray:
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x)
     if is_dask(x):
-        raise TypeError(
-            f"a Dask array of shape {tuple(x.shape)} is not here, but with its workers; pass its .compute()"
-        )
+        raise TypeError(f"a Dask array of shape {tuple(x.shape)} is with its workers, not here; pass its .compute()")
     host: np.ndarray
     if array_api_compat.is_cupy_array(x):
         host = x.get()

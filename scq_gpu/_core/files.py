@@ -148,19 +148,6 @@ def check_regular(path: str | os.PathLike[str], facts: os.stat_result | None = N
     return facts
 
 
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a regular file for reading; what came in its place since it was checked is not waited for either."""
-    check_regular(path)
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    file = open(os.open(path, flags), "rb")  # noqa: SIM115 - the caller closes it
-    try:
-        check_regular(path, os.fstat(file.fileno()))
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
 def check_not_input(outputs: Iterable[Path], inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Reject an output that is one of the inputs, under whatever name, or in a folder that is one."""
     places: dict[tuple[int, int], Path] = {}

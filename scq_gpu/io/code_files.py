@@ -177,7 +177,7 @@ class _Partial:
     """The unfinished file of ``out``, its journal, and a lock on both; only the same ``job`` can resume it."""
 
     def __init__(self, out: Path, job: dict[str, Any], rows: RowSource) -> None:
-        self.out, self.report = out, _report_path(out)
+        self.out = out
         self.job = job
         self.done = 0  # rows read, of which some may be invalid
         self.earlier = 0  # rows encoded by an earlier call
@@ -186,7 +186,7 @@ class _Partial:
         self._rows = rows
         self._files = _fingerprints(rows)
         self._samples: dict[str, int] = {}
-        self._path, self._journal, self._list_path = _partial_paths(out)
+        self._path, self._journal, self._list_path, self.report = _companions(out)
         self._list: int | None = None
         self._header = _header(out, rows.shape[0], job["code_bytes"])
 
@@ -452,9 +452,8 @@ def _check_out(out: Path, rows: RowSource, *, overwrite: bool, on_invalid: str) 
         raise FileNotFoundError(f"cannot write {out}: the folder {out.parent} does not exist")
     if out.is_dir():
         raise IsADirectoryError(f"cannot write {out}: it is a folder")
-    partial, journal, invalid = _partial_paths(out)
-    report = _report_path(out)
-    check_not_input((out, report, partial, journal, invalid), (facts["path"] for facts in rows.identity()))
+    partial, journal, _, report = _companions(out)
+    check_not_input((out, *_companions(out)), (facts["path"] for facts in rows.identity()))
     # A job killed after the rename leaves its journal.
     if not os.path.lexists(partial) and _read_journal(journal) is not None:
         journal.unlink(missing_ok=True)
@@ -476,14 +475,13 @@ def _check_report(report: Path, *, replaced: bool) -> None:
     )
 
 
-def _report_path(out: Path) -> Path:
-    return out.with_name(f"{out.name}.invalid.npy")
-
-
-def _partial_paths(out: Path) -> tuple[Path, Path, Path]:
-    """Return the paths of the unfinished file, its journal, and the list of invalid rows."""
-    partial, journal, rows = (out.with_name(f"{out.name}.partial{ending}") for ending in ("", ".json", ".invalid"))
-    return partial, journal, rows
+def _companions(out: Path) -> tuple[Path, Path, Path, Path]:
+    """Return the paths of the unfinished file, its journal, its list of invalid rows, and the report of them."""
+    partial, journal, rows, report = (
+        out.with_name(f"{out.name}{ending}")
+        for ending in (".partial", ".partial.json", ".partial.invalid", ".invalid.npy")
+    )
+    return partial, journal, rows, report
 
 
 def _reject_existing(out: Path) -> None:

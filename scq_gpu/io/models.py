@@ -18,7 +18,7 @@ import safetensors
 import safetensors.numpy
 
 from scq_gpu._core.bits import BIT_CONTRACT
-from scq_gpu._core.files import open_regular, replace_file
+from scq_gpu._core.files import check_regular, replace_file
 from scq_gpu._version import __version__
 
 FORMAT = "scq_gpu-model"
@@ -44,8 +44,8 @@ def write_model(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray],
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read the arrays and facts of a model file and check its digest and bit contract."""
     path = Path(path)
-    with open_regular(path) as file:
-        content = file.read()
+    check_regular(path)
+    content = path.read_bytes()
     try:
         # The first eight bytes are the length of the JSON header.
         length = int.from_bytes(content[:8], "little")

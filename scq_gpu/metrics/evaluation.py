@@ -24,15 +24,7 @@ from scq_gpu._core.arrays import (
     small_dtype,
     to_host,
 )
-from scq_gpu._core.validate import (
-    METRICS,
-    check_array,
-    check_choice,
-    check_integer,
-    check_labels,
-    check_rows,
-    unit_rows,
-)
+from scq_gpu._core.validate import METRICS, check_array, check_choice, check_integer, check_labels, check_rows
 from scq_gpu.kernels.hamming import Nearest
 from scq_gpu.metrics.codes import mean_average_precision, precision_at_k, precision_at_radius, recall_at_k
 from scq_gpu.rows.blocks import Rows, as_rows
@@ -410,7 +402,7 @@ def _nearest_rows(X_query: Any, rows: Rows, *, k: int, metric: str, leave_out: A
     if not len(queries):
         return np.empty((0, k), dtype=np.int64)
     if metric == "cosine":
-        queries = unit_rows(queries, lambda row: f"row {row} of X_query")
+        queries = np.asarray(normalize_rows(queries, label="X_query"))
     # A shift does not change distances, and without large offsets no digits are lost.
     center = np.zeros(queries.shape[1]) if metric == "ip" else queries.mean(axis=0)
     with on_device_of(rows.sample):

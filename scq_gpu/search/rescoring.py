@@ -77,7 +77,7 @@ def rescore(
                     "and inner product differ. Say which is meant: metric='l2' (taken now), 'cosine' or 'ip'"
                 )
         if named == "cosine":
-            needed = unit_rows(needed, lambda i, rows=rows: f"row {rows[i]} of X_database")
+            needed = unit_rows(needed, lambda i: f"row {rows[i]} of X_database")  # noqa: B023 - called at once
         candidates = needed[index.reshape(found[block].shape)]
         distances[block] = _distances(Q[block], candidates, named, first=block.start)
     distances[found < 0] = np.inf

@@ -17,6 +17,16 @@ from campaigns.fuzzed_files import FORMATS, fuzz
 from campaigns.interrupts import command_line, interrupts
 from campaigns.kills import kill_encodes, kill_saves
 from campaigns.properties import properties
+from campaigns.surroundings import (
+    files_and_links,
+    forks,
+    full_disk,
+    locales,
+    outputs_over_inputs,
+    strange_arrays,
+    streams,
+    widths,
+)
 
 
 def everything(scale: float, seed: int) -> dict[str, Callable[[], Figures]]:
@@ -33,6 +43,14 @@ def everything(scale: float, seed: int) -> dict[str, Callable[[], Figures]]:
         "interrupt": lambda: interrupts(many(10), seed),
         "interrupt command line": lambda: command_line(many(12), seed),
         "properties": lambda: properties(many(300), seed),
+        "files and links": lambda: files_and_links(many(180), seed),
+        "outputs over inputs": lambda: outputs_over_inputs(seed),
+        "streams": lambda: streams(many(24), seed),
+        "widths": lambda: widths(max(1, int(1 / scale)), seed),
+        "locales": lambda: locales(seed),
+        "strange arrays": lambda: strange_arrays(seed),
+        "forks": lambda: forks(many(40), seed),
+        "full disk": lambda: full_disk(seed),
         "soak": lambda: soak(60 * scale, seed),
     }
 

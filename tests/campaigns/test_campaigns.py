@@ -6,11 +6,24 @@ Limits of time are generous here, as the machine may be busy; the campaign holds
 import os
 
 import pytest
+from strange_files import STRANGE
 
 from campaigns.crowds import soak, threads
 from campaigns.fuzzed_files import FORMATS, fuzz
 from campaigns.interrupts import WORK, command_line, interrupts
 from campaigns.kills import kill_encodes, kill_saves
+from campaigns.surroundings import (
+    COMMANDS,
+    FILES,
+    files_and_links,
+    forks,
+    full_disk,
+    locales,
+    outputs_over_inputs,
+    strange_arrays,
+    streams,
+    widths,
+)
 
 for _module in ("zarr", "h5py", "pyarrow"):
     pytest.importorskip(_module, reason=f"{_module} is not installed")
@@ -49,3 +62,35 @@ def test_interrupts():
 
 def test_interrupts_of_a_command():
     assert_clean(command_line(1, seed=1), 1)
+
+
+def test_files_and_links():
+    assert_clean(files_and_links(len(FILES) * len(STRANGE), seed=1), 45)
+
+
+def test_outputs_over_inputs():
+    assert_clean(outputs_over_inputs(seed=1), 3 * len(COMMANDS))
+
+
+def test_streams():
+    assert_clean(streams(3, seed=1), 3)
+
+
+def test_widths():
+    assert_clean(widths(53, seed=1), 12)
+
+
+def test_a_locale_with_decimal_commas():
+    assert_clean(locales(seed=1), 0)
+
+
+def test_strange_arrays():
+    assert_clean(strange_arrays(seed=1), 40)
+
+
+def test_forks():
+    assert_clean(forks(3, seed=1), 3)
+
+
+def test_a_full_disk():
+    assert_clean(full_disk(seed=1), 0)

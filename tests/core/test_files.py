@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from strange_files import within
 
 from scq_gpu._core import files
 from scq_gpu._core.files import replace_file, replacing
@@ -146,15 +145,3 @@ def test_a_folder_in_the_way_is_named(tmp_path):
     (tmp_path / "x.bin").mkdir()
     with pytest.raises(IsADirectoryError, match=r"cannot write .*x\.bin: it is a folder"):
         replace_file(tmp_path / "x.bin", b"content")
-
-
-@pytest.mark.skipif(os.name != "posix", reason="FIFOs are POSIX's")
-def test_a_fifo_that_comes_between_the_check_and_the_opening(tmp_path, monkeypatch):
-    check, facts = files.check_regular, os.stat(__file__)
-    os.mkfifo(tmp_path / "x")
-    monkeypatch.setattr(files, "check_regular", lambda path, found=facts: check(path, found))
-    with within(), pytest.raises(ValueError, match="x is a FIFO, not a file"):
-        files.open_regular(tmp_path / "x")
-    (tmp_path / "y").write_bytes(b"content")
-    with files.open_regular(tmp_path / "y") as file:
-        assert file.read() == b"content"

@@ -8,19 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from scq_gpu._core.arrays import is_array, is_dask
-from scq_gpu.rows.sources import binary, stores
-from scq_gpu.rows.sources.base import (
-    ArrayRows,
-    FileRows,
-    JoinedRows,
-    Name,
-    Opener,
-    RowFileError,
-    RowSource,
-    check_link,
-    read_ahead,
-)
+from scq_gpu._core.arrays import is_array
+from scq_gpu.rows.sources import base, binary, stores
+from scq_gpu.rows.sources.base import ArrayRows, FileRows, JoinedRows, Name, Opener, RowFileError, RowSource, read_ahead
 from scq_gpu.rows.sources.locations import Location, Remote, in_order, is_url, locate
 
 __all__ = ["ArrayRows", "JoinedRows", "RowFileError", "RowSource", "is_url", "open_rows", "read_ahead"]
@@ -81,10 +71,9 @@ def open_rows(path: Paths, *, name: Name = None) -> RowSource:
         if not isinstance(found, list):
             return _open_path(found, name)
         return JoinedRows([_open_path(part, name) for part in found])
-    if is_array(path) or is_dask(path):
+    if is_array(path):
         raise TypeError(
-            f"path is a {type(path).__name__} of shape {tuple(path.shape)}, where a path is expected; pass arrays to "
-            "fit and encode themselves, and write the codes of a Dask array with dask.array.to_npy_stack or store"
+            f"path is an array ({type(path).__module__}), not a path; fit and encode take arrays themselves"
         )
     if not isinstance(path, Sequence) or not path:
         raise ValueError(f"path={path!r} is neither a path nor a list of paths with at least one in it")
@@ -131,8 +120,8 @@ def _open_folder(folder: Location, name: Name) -> RowSource:
     """Join the files of rows in a folder; skip hidden ones, such as unfinished ones."""
     found = [p for p in folder.iterdir() if p.suffix.lower() in FORMATS and not p.name.startswith((".", "_"))]
     for path in found:
-        if isinstance(path, Path) and path.is_symlink():
-            check_link(path, folder)
+        if isinstance(folder, Path) and isinstance(path, Path) and path.is_symlink():
+            base.check_link(path, folder)
     if not found:
         raise RowFileError(f"{folder} is a folder without a file of rows ({', '.join(FORMATS)})")
     return JoinedRows([_open_path(part, name) for part in in_order(found, str(folder))])

@@ -198,26 +198,23 @@ def _stamp(path: Any) -> dict[str, Any]:
     if not isinstance(path, Path):
         return dict(path.stamp())
     try:
-        stats = [_check_member(file, path) for file in _members(path)] if path.is_dir() else [check_regular(path)]
+        stats = list(_members(path)) if path.is_dir() else [check_regular(path)]
     except ValueError as error:
         raise RowFileError(str(error)) from error
     newest = max((s.st_mtime_ns for s in stats), default=0)
     return {"files": len(stats), "bytes": sum(s.st_size for s in stats), "mtime_ns": newest}
 
 
-def _members(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in those within it, and the links to folders, which are not followed."""
+def _members(folder: Path) -> Iterator[os.stat_result]:
+    """Yield the facts of the files in a folder and in those within it; links to folders are rejected."""
     for root, folders, names in os.walk(folder):
-        yield from (Path(root, name) for name in names)
-        yield from (link for name in folders if (link := Path(root, name)).is_symlink())
-
-
-def _check_member(path: Path, folder: Path) -> os.stat_result:
-    facts = path.lstat()
-    if stat.S_ISLNK(facts.st_mode):
-        check_link(path, folder)
-        facts = path.stat()
-    return check_regular(path, facts)
+        for path in (Path(root, name) for name in (*names, *folders)):
+            facts = path.lstat()
+            if stat.S_ISLNK(facts.st_mode):
+                check_link(path, folder)
+                facts = path.stat()
+            if not stat.S_ISDIR(facts.st_mode):
+                yield check_regular(path, facts)
 
 
 def check_link(path: Path, folder: Path) -> None:
