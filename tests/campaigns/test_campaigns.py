@@ -89,7 +89,7 @@ def test_strange_arrays():
 
 
 def test_forks():
-    assert_clean(forks(3, seed=1), 3)
+    assert_clean(forks(2, seed=1), 2)
 
 
 def test_a_full_disk():

@@ -191,9 +191,11 @@ def test_unequal_widths_name_the_files(tmp_path):
 def test_nothing_to_open(tmp_path):
     with pytest.raises(RowFileError, match=r"is a folder without a file of rows \(\.npy, \.npz"):
         open_rows(tmp_path)
-    for path in ([], 7, np.zeros(3)):
+    for path in ([], 7):
         with pytest.raises(ValueError, match="neither a path nor a list of paths"):
             open_rows(path)
+    with pytest.raises(TypeError, match="path is an array .*encode take arrays themselves"):
+        open_rows(np.zeros(3))
 
 
 # ---- blocks, and reading ahead ----

@@ -235,5 +235,7 @@ def test_npz_of_zeros_is_what_compression_gives(tmp_path, method):
 def test_rows_wider_than_float64(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 4), dtype=np.longdouble))
     if np.dtype(np.longdouble).itemsize > 8:
-        with pytest.raises(scq.io.RowFileError, match=r"x\.npy holds float128; real numbers of at most 8 bytes"):
+        with pytest.raises(
+            scq.io.RowFileError, match=r"x\.npy holds float128; real numbers are expected, of at most 8 bytes"
+        ):
             scq.io.open_rows(tmp_path / "x.npy")

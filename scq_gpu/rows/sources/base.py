@@ -121,7 +121,7 @@ class FileRows(RowSource):
         if not shape[1]:
             raise RowFileError(f"{path} is empty: it holds an array of shape {(*shape,)}")
         if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise RowFileError(f"{path} holds {dtype}; real numbers of at most 8 bytes are expected")
+            raise RowFileError(f"{path} holds {dtype}; real numbers are expected, of at most 8 bytes")
         self.shape: tuple[int, int] = (int(shape[0]), int(shape[1]))
         self.dtype: Any = dtype.newbyteorder("=")
         check_piece(path, self.shape[1] * dtype.itemsize, "a row")
