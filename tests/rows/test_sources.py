@@ -194,7 +194,7 @@ def test_nothing_to_open(tmp_path):
     for path in ([], 7):
         with pytest.raises(ValueError, match="neither a path nor a list of paths"):
             open_rows(path)
-    with pytest.raises(TypeError, match="path is an array .*encode take arrays themselves"):
+    with pytest.raises(TypeError, match=r"path is an array .*encode take arrays themselves"):
         open_rows(np.zeros(3))
 
 
