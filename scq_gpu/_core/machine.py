@@ -40,7 +40,7 @@ class _Held:
         self.lock = threading.RLock()
         self.holders: list[int] = []  # threads, by their numbers
         self.threads = 1
-        self.limit: Any = None
+        self.before: list[tuple[Any, int]] = []  # BLAS libraries, and the threads that each had
         self._pool: ThreadPoolExecutor | None = None
         self.modules = 0
         self.libraries: Any = None
@@ -62,8 +62,11 @@ class _Held:
                 modules = len(sys.modules)
                 if modules != self.modules:
                     self.libraries, self.modules = ThreadpoolController().select(user_api="blas"), modules
-                self.threads = max((library.num_threads for library in self.libraries.lib_controllers), default=1)
-                self.limit = self.libraries.limit(limits=1)
+                # Set one by one: threadpoolctl's own limiter takes longer than a search for one query
+                self.before = [(library, library.num_threads) for library in self.libraries.lib_controllers]
+                self.threads = max((threads for _, threads in self.before), default=1)
+                for library, _ in self.before:
+                    library.set_num_threads(1)
             me = threading.get_ident()
             self.holders.append(me)
         try:
@@ -72,7 +75,7 @@ class _Held:
             with self.lock:
                 self.holders.remove(me)
                 if not self.holders:
-                    self.limit.restore_original_limits()
+                    self._restore()
                     if self._pool is not None:
                         self._pool.shutdown()
                         self._pool = None
@@ -83,8 +86,13 @@ class _Held:
         others = [me for me in self.holders if me != threading.get_ident()]
         self.holders = [me for me in self.holders if me not in others]
         if others and not self.holders:
-            self.limit.restore_original_limits()
+            self._restore()
         self.lock.release()
+
+    def _restore(self) -> None:
+        """Give the BLAS libraries the threads that they had before."""
+        for library, threads in self.before:
+            library.set_num_threads(threads)
 
 
 _held = _Held()
