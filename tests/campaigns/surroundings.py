@@ -258,7 +258,7 @@ print(failed)
 
 def forks(count: int, seed: int) -> Figures:
     """Children forked while two threads fit: each fits too, and gives the same codes within a minute."""
-    environment = ENV | {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    environment = ENV | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", FORK, str(count), str(seed)],
         env=environment, capture_output=True, text=True, check=False, timeout=60 + 70 * count,
