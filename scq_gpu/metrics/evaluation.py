@@ -416,6 +416,8 @@ def _nearest_rows(X_query: Any, rows: Rows, *, k: int, metric: str, leave_out: A
             d = -2 * (Q @ xp.matrix_transpose(centered))
             if metric != "ip":
                 d = d + xp.sum(centered * centered, axis=1)
+            if not bool(xp.isfinite(xp.sum(d))):
+                raise rows.nonfinite("distances from X_query")
             out = from_host(hidden[first:last], xp=xp, device=device_of(d))
             nearest.offer(xp.where(out[None, :], xp.asarray(xp.inf, dtype=d.dtype, device=device_of(d)), d), first)
             first = last

@@ -163,7 +163,7 @@ class Rows:
         with quiet_floats():
             moments: Moments = functools.reduce(operator.add, self.map(measure, blocks))
         if not bool(self.xp.all(self.xp.isfinite(moments.scatter))):
-            raise self._nonfinite("the covariance of X")
+            raise self.nonfinite("the covariance of X")
         self._moments = moments
         return moments
 
@@ -305,7 +305,7 @@ class Rows:
         for X in self._stored_blocks(size):
             _, finite = encode_rows(X, W, t, precision=precision, out=codes[start : start + X.shape[0]])
             if not finite:
-                raise self._nonfinite("X @ W")
+                raise self.nonfinite("X @ W")
             start += X.shape[0]
         return codes
 
@@ -356,12 +356,12 @@ class Rows:
                 results.append(result if gpu is None else gpu.download(result))
                 flags.append(finite)
         if not bool(flags[0] if len(flags) == 1 else self.xp.all(self.xp.stack(flags))):  # waits for downloads, too
-            raise self._nonfinite(where)
+            raise self.nonfinite(where)
         if len(results) == 1:
             return results[0]
         return self.xp.concat(results, axis=0) if gpu is None else np.concatenate(results)
 
-    def _nonfinite(self, where: str) -> ValueError:
+    def nonfinite(self, where: str) -> ValueError:
         """Make the error that names the first NaN or inf of X, or says that ``where`` overflows."""
         start = 0
         with quiet_floats():

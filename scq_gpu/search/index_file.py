@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scq_gpu._core.bits import BIT_CONTRACT, code_bytes
-from scq_gpu._core.files import replacing
+from scq_gpu._core.files import check_regular, replacing
 from scq_gpu._core.validate import DISTANCES
 from scq_gpu.search.ids import decode_ids, from_bytes, is_text
 
@@ -101,6 +101,7 @@ def read(path: str | os.PathLike[str], *, format: str = FORMAT, verify: bool = F
 
     Ids are always checked: ascending, none twice and none below 0.
     """
+    check_regular(path)
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -149,6 +150,7 @@ def read(path: str | os.PathLike[str], *, format: str = FORMAT, verify: bool = F
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
     """Return the format that a safetensors file states, or None if it states none that can be read."""
+    check_regular(path)
     with open(path, "rb") as file, contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         length = int.from_bytes(file.read(8), "little")
         said = json.loads(file.read(min(length, _MAX_HEADER)))["__metadata__"]["format"]

@@ -147,3 +147,11 @@ def test_bad_input_is_named():
         evaluate(encoder, X, X, y, y[:4])
     with pytest.raises(ValueError, match="query_labels were given, but not"):
         evaluate(encoder, X, X, y)
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+def test_exact_neighbors_rejects_rows_with_nan(metric):
+    X = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    X[33, 2] = np.nan
+    with pytest.raises(ValueError, match="first NaN at row 33"):
+        metrics.exact_neighbors(X[:3], X, k=2, metric=metric)

@@ -22,6 +22,8 @@ USES = {
     "labels .npz": (".npz", read_array),
     **{f"codes {ending}": (ending, scq.io.read_codes) for ending in (".npy", ".parquet", ".arrow")},
     "model": (".safetensors", scq.load),
+    "index": (".safetensors", scq.HammingIndex.load),
+    "vector index": (".safetensors", scq.VectorIndex.load),
 }
 
 
