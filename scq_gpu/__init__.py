@@ -9,6 +9,7 @@ from scq_gpu.encoders.baselines.base import ITQ, LSH, PCAH, PCARR
 from scq_gpu.encoders.baselines.kmh import KMH
 from scq_gpu.encoders.baselines.nonlinear import SH, SpH
 from scq_gpu.encoders.imported import from_faiss
+from scq_gpu.encoders.opq import OPQ
 from scq_gpu.encoders.scq import OgE, OnE
 from scq_gpu.encoders.sweeps import scale_path, sweep_bits
 from scq_gpu.index.vector_index import VectorIndex
@@ -25,6 +26,7 @@ __all__ = [
     "ITQ",
     "KMH",
     "LSH",
+    "OPQ",
     "PCAH",
     "PCARR",
     "SH",

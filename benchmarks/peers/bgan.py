@@ -17,13 +17,13 @@ from peers.adversarial import check_images, neighborhood, pixels, scaled
 from peers.dh import progress
 from scq_gpu._core.arrays import Array, generator, like, row_slices, to_host, usable_device
 from scq_gpu._core.validate import check_choice, check_integer, check_real, check_rows
-from scq_gpu.encoders.base import Encoder
+from scq_gpu.encoders.base import BitEncoder
 
 BETAS = (1.0, 2.5, 5.0, 7.5, 10.0)  # the authors', in equal shares of the epochs
 _ENCODE_BATCH = 500
 
 
-class BGAN(Encoder):
+class BGAN(BitEncoder):
     r"""Binary generative adversarial network: codes that keep neighbors and from which images can be drawn [1]_.
 
     A convolutional network gives each image features, and they a code. In training the code is :math:`z = \tanh(\beta

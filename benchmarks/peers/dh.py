@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from scq_gpu._core.arrays import Array, device_of, from_host, generator, row_slices, signs, to_host
 from scq_gpu._core.machine import ordered_map
 from scq_gpu._core.validate import check_integer, check_integers, check_real
-from scq_gpu.encoders.base import Encoder
+from scq_gpu.encoders.base import BitEncoder
 from scq_gpu.encoders.baselines.base import principal_axes, projections
 
 _BLOCK_FLOATS = 1 << 20
@@ -144,7 +144,7 @@ def over_blocks(function: Callable[..., Any], *blocks: Iterable[Array]) -> Itera
     return over(lambda parts: function(*parts), together)
 
 
-class NetworkEncoder(Encoder):
+class NetworkEncoder(BitEncoder):
     """Base of encoders whose bits are the signs of a fully connected network's last layer.
 
     A subclass sets ``parameters_`` and ``layers_`` in ``_learn``, and says what its hidden layers do (``_squash``) and

@@ -79,12 +79,11 @@ def one_of(choices: Iterable[str]) -> list[StrOptions]:
     return [StrOptions(dict.fromkeys(choices).keys())]
 
 
-class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of encoders: a subclass defines how it learns from rows (`_learn`) and the bits of a row (`_map_bits`).
+class Encoder(BaseEstimator):
+    """Base of encoders: a subclass defines how it learns from rows (`_learn`) and the codes of rows (`_encode`).
 
-    It lists its fitted arrays in ``_fitted_arrays``, one that has a row for each bit first, and its plain values in
-    ``_fitted_facts``; both go into model files. Its parameters are checked by ``_parameter_constraints``, as
-    scikit-learn has them.
+    It lists its fitted arrays in ``_fitted_arrays`` and its plain values in ``_fitted_facts``; both go into model
+    files. Its parameters are checked by ``_parameter_constraints``, as scikit-learn has them.
     """
 
     n_samples_: int
@@ -208,7 +207,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : rows (n, n_features)
-            Whatever ``fit`` takes, from one row on. All encoders but `SpH` take a Dask array here.
+            Whatever ``fit`` takes, from one row on. All encoders but `SpH` and `OPQ` take a Dask array here.
         on_invalid : {"raise", "skip", "zero"}, default="raise"
             As in ``OgE.encode``.
 
@@ -218,8 +217,11 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             As from ``OgE.encode``.
         """
         X, invalid = self._fill_invalid(X, on_invalid)
-        codes = self._map_bits(X, lambda bits: pack_bits(bits, xp=namespace(bits)))
-        return _settled(codes, invalid(), on_invalid)
+        return _settled(self._encode(X), invalid(), on_invalid)
+
+    def _encode(self, X: Any) -> Array:
+        """Encode rows, none of them invalid."""
+        raise NotImplementedError
 
     def _fill_invalid(self, X: Any, on_invalid: str) -> tuple[Any, Callable[[], np.ndarray]]:
         """Fill rows of X with NaN or inf, unless they are to raise; the function gives the numbers of those seen."""
@@ -231,25 +233,6 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             raise TypeError(f"on_invalid={on_invalid!r} with a Dask array: drop or fill in its rows before encoding")
         filled, invalid = fill_rows(rows.X)
         return Rows(filled, device=self.device, given=rows.given), invalid
-
-    def transform(self, X: Any) -> Array:
-        """Encode rows as signs, the paper's B.
-
-        Parameters
-        ----------
-        X : rows (n, n_features)
-            Whatever ``encode`` takes.
-
-        Returns
-        -------
-        array (n, n_bits) of int8
-            -1 and +1, in the place and kind of what ``encode`` returns; a data frame after ``set_output``.
-        """
-        return self._map_bits(X, lambda bits: signs(bits, dtype=namespace(bits).int8, xp=namespace(bits)))
-
-    def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
-        """Map ``function(bits)`` over blocks of rows; bits are booleans (m, n_bits)."""
-        raise NotImplementedError
 
     def to(self, device: str) -> Self:
         """Move the fitted arrays, and all work from now on, to a device.
@@ -305,21 +288,54 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the shapes of arrays that only this encoder has; a ValueError says what of a file does not fit."""
         return {}
 
-    @property
-    def _n_features_out(self) -> int:
-        return int(getattr(self, self._fitted_arrays[0]).shape[0])
-
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, self._fitted_arrays[0])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []  # signs are int8 whatever comes in
         tags.array_api_support = True
         return tags
 
 
-class LinearEncoder(Encoder):
+class BitEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Encoder):
+    """Base of encoders whose codes are bits, each by itself: a subclass defines those of a row (`_map_bits`).
+
+    The first of its fitted arrays has a row for each bit.
+    """
+
+    def transform(self, X: Any) -> Array:
+        """Encode rows as signs, the paper's B.
+
+        Parameters
+        ----------
+        X : rows (n, n_features)
+            Whatever ``encode`` takes.
+
+        Returns
+        -------
+        array (n, n_bits) of int8
+            -1 and +1, in the place and kind of what ``encode`` returns; a data frame after ``set_output``.
+        """
+        return self._map_bits(X, lambda bits: signs(bits, dtype=namespace(bits).int8, xp=namespace(bits)))
+
+    def _encode(self, X: Any) -> Array:
+        return self._map_bits(X, lambda bits: pack_bits(bits, xp=namespace(bits)))
+
+    def _map_bits(self, X: Any, function: Callable[[Array], Array]) -> Array:
+        """Map ``function(bits)`` over blocks of rows; bits are booleans (m, n_bits)."""
+        raise NotImplementedError
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(getattr(self, self._fitted_arrays[0]).shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # signs are int8 whatever comes in
+        return tags
+
+
+class LinearEncoder(BitEncoder):
     """Base of encoders of the form ``bit_k(x) = [x . w_k >= t_k]``.
 
     A subclass learns ``components_`` (n_bits, d), which is W', and ``threshold_`` (n_bits,) in ``_learn``.

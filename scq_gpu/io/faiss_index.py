@@ -87,6 +87,19 @@ def make_asymmetric_index(known: UnitMap) -> Any:
     return faiss.IndexPreTransform(transform, scan)
 
 
+def make_product_index(axes: np.ndarray, cells: np.ndarray, mean: np.ndarray) -> Any:
+    """Build a trained, empty index of product codes with these cells (bytes, 256, width) along axes from the mean."""
+    faiss = need("faiss", caller="to_faiss", install=_INSTALL)
+    n_bytes, width, d = axes.shape
+    A = axes.reshape(n_bytes * width, d).astype(np.float64)
+    transform = faiss.LinearTransform(d, n_bytes * width, True)
+    index = faiss.IndexPQ(n_bytes * width, n_bytes, 8)
+    for values, vector in ((A, transform.A), (-A @ mean, transform.b), (cells, index.pq.centroids)):
+        faiss.copy_array_to_vector(values.astype(np.float32).ravel(), vector)
+    transform.is_trained = index.is_trained = True
+    return faiss.IndexPreTransform(transform, index)
+
+
 def _centroids(h: np.ndarray, m: np.ndarray, missing: np.ndarray, size: float) -> np.ndarray:
     """Compute centroids (groups, 16, 6) from h and m (groups, 4) as the module docstring derives; K is ``size``."""
     bits = np.arange(2**_GROUP)[:, None] >> np.arange(_GROUP) & 1

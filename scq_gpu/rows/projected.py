@@ -118,14 +118,14 @@ class ProjectedRows:
             return _sums(Y, take(Y @ wide), dtype=self._sum_dtype, xp=xp)
 
         over = ordered_map if self.gpu is None and isinstance(self.kept[0], np.ndarray) else map
-        M, B = _add_up(over(sign, self._blocks()))
+        M, B = _add_up(over(sign, self.coordinates()))
         return _means(M, B, self.n, R=V.shape[0], xp=xp)
 
     def sample(self, numbers: np.ndarray) -> ProjectedRows:
         """Keep the rows of these ascending numbers in memory where the work is."""
         if len(numbers) == self.n:
             return self
-        taken = take_rows(self._blocks(), numbers, xp=self._xp)
+        taken = take_rows(self.coordinates(), numbers, xp=self._xp)
         if self.gpu is not None or cuda_device_of(self.kept[0]) is not None:
             taken = join_rows(taken)
         return self._with(taken, len(numbers), self.kept[0].shape[1])
@@ -140,9 +140,10 @@ class ProjectedRows:
     def project(self, axes: Array) -> ProjectedRows:
         """Project the rows on axes (D, K) and keep them in memory where the work is."""
         axes = self._xp.astype(axes, self.kept[0].dtype)
-        return self._with((Y @ axes for Y in self._blocks()), self.n, axes.shape[1])
+        return self._with((Y @ axes for Y in self.coordinates()), self.n, axes.shape[1])
 
-    def _blocks(self) -> Iterable[Array]:
+    def coordinates(self) -> Iterable[Array]:
+        """Yield the rows in the coordinates of the basis, in blocks; one may be overwritten by the one after next."""
         if self._batch is None:
             return self.kept if self.gpu is None else stream_rows(self.kept, self.gpu, pinned=True)
         views = self.gpu is None and isinstance(self.kept[0], np.ndarray)
@@ -186,6 +187,11 @@ class UnprojectedRows:
         # taller blocks, so that what is left of each is as tall as a block of all rows
         blocks = self._rows.blocks(self._batch.count * self._rows.block_rows)
         return self._batch.of(blocks, views=self._rows.on_host)
+
+    def coordinates(self) -> Iterable[Array]:
+        """Yield the rows in the coordinates of the basis, in blocks, projected anew."""
+        blocks: Iterable[Array] = self._rows.projected_blocks(self.blocks(), self._basis, self._P)
+        return blocks
 
     def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
         """Run one sign pass at V (R, D, L); see `TrainingRows.statistics`."""

@@ -13,13 +13,13 @@ from sklearn.utils._param_validation import Options
 
 from scq_gpu._core.arrays import Array, device_of, from_host, generator, signs, to_host
 from scq_gpu._core.messages import warn_caller
-from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder, real
+from scq_gpu.encoders.base import POSITIVE_INTEGER, BitEncoder, real
 from scq_gpu.encoders.baselines.base import blocks_of, on_device, principal_axes, projections
 from scq_gpu.kernels.linalg import polar
 from scq_gpu.rows.blocks import Rows
 
 
-class KMH(Encoder):
+class KMH(BitEncoder):
     r"""K-means hashing: a row's code names its nearest word, and near words have near names [1]_.
 
     The principal axes are dealt out to ``n_bits / bits_per_subspace`` subspaces so that the product of the variances

@@ -11,13 +11,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from scq_gpu._core.arrays import Array, from_host, generator, is_dask, namespace, to_host
 from scq_gpu._core.messages import warn_caller
-from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder, real
+from scq_gpu.encoders.base import POSITIVE_INTEGER, BitEncoder, real
 from scq_gpu.encoders.baselines.base import mean_levels, mean_row, on_device, principal_axes
 from scq_gpu.rows.basis import equal_rows_error
 from scq_gpu.rows.blocks import Rows
 
 
-class _NonlinearBaseline(Encoder):
+class _NonlinearBaseline(BitEncoder):
     """Bits are the signs of scores that are not a linear map of the rows; a subclass computes them (`_map`)."""
 
     def project(self, X: Any) -> Array:

@@ -1,0 +1,203 @@
+r"""Cells of groups of axes, and the rotation that suits them: ``min ||Z V - C(a)||^2`` over V'V = I, cells and codes.
+
+The columns of V come in groups of w, each with a codebook of 256 cells. The high nibble of a cell's number names one of
+16 groups of cells near each other, which a search looks at first. Codes, cells and V are improved in turn: a row gets
+its nearest cells, a cell moves to the mean of its rows, and ``V = polar(Z'C(a))`` (Ge et al., 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scq_gpu._core.arrays import Array, device_of, from_host, row_slices, to_host
+from scq_gpu.kernels.linalg import orthonormalize, polar
+
+NIBBLE = 16
+CELLS = NIBBLE**2  # that one byte can name
+LEAP = 0.8
+HEIGHT = 4096  # rows whose distances to the cells of a byte stay in cache
+
+Map = Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]]
+
+
+class Quantizer(NamedTuple):
+    """A rotation and its cells."""
+
+    V: Array
+    """(D, bytes * w), orthonormal but for columns of zeros, which fill up the groups."""
+    cells: Array
+    """(bytes, 256, w)"""
+
+
+# ---- rows and cells ----
+
+
+def deal_out(variances: np.ndarray, groups: int, size: int) -> list[list[int]]:
+    """Deal out axes, up to ``size`` to a group, by falling variance to the group of least product so far."""
+    # no logarithm is below 0, so an axis always adds to a product
+    logs = np.log(variances / variances[-1])
+    dealt: list[list[int]] = [[] for _ in range(groups)]
+    products = [0.0] * groups
+    for axis in range(min(len(variances), groups * size)):
+        least = min((g for g in range(groups) if len(dealt[g]) < size), key=lambda g: (products[g], len(dealt[g])))
+        dealt[least].append(axis)
+        products[least] += logs[axis]
+    return dealt
+
+
+def nearest(Y: Array, cells: Array, *, xp: ModuleType) -> Array:
+    """Return the numbers (m, bytes) of the cells nearest to rotated rows Y (m, bytes * w)."""
+    w = cells.shape[-1]
+    halves = xp.sum(cells * cells, axis=-1) / 2
+    found = []
+    for g in range(cells.shape[0]):
+        scores = Y[:, g * w : (g + 1) * w] @ xp.matrix_transpose(cells[g, ...])
+        scores -= halves[g, :]
+        found.append(xp.argmax(scores, axis=1))
+    return xp.astype(xp.stack(found, axis=1), xp.uint8)
+
+
+def centers(codes: Array, cells: Array, *, xp: ModuleType) -> Array:
+    """Return the cells (m, bytes * w) that codes (m, bytes) name."""
+    return xp.concat([xp.take(cells[g, ...], codes[:, g], axis=0) for g in range(cells.shape[0])], axis=1)
+
+
+def _sums(codes: Array, Y: Array, K: int, *, dtype: Any, xp: ModuleType) -> Array:
+    """Return for K cells of each byte (bytes, K, w + 1) the sum of their rows in Y, and their number.
+
+    Rows are sorted by cell, so the sums of the cells are differences of running sums.
+    """
+    w = Y.shape[1] // codes.shape[1]
+    every = xp.arange(K, dtype=codes.dtype, device=device_of(codes))
+    one = xp.ones((Y.shape[0], 1), dtype=dtype, device=device_of(Y))
+    found = []
+    for g in range(codes.shape[1]):
+        order = xp.argsort(codes[:, g], stable=True)
+        ends = xp.searchsorted(xp.take(codes[:, g], order), every, side="right")
+        rows = xp.take(Y[:, g * w : (g + 1) * w], order, axis=0)
+        running = xp.cumulative_sum(xp.concat([xp.astype(rows, dtype), one], axis=1), axis=0, include_initial=True)
+        upto = xp.take(running, ends, axis=0)
+        found.append(upto - xp.concat([running[:1, :], upto[:-1, :]]))
+    return xp.stack(found)
+
+
+def _move(cells: Array, sums: Array, *, xp: ModuleType) -> Array:
+    """Move cells to the means of their rows; a cell without rows stays."""
+    counts = sums[..., -1:]
+    return xp.where(counts > 0, sums[..., :-1] / xp.where(counts > 0, counts, 1.0), cells)
+
+
+# ---- the start ----
+
+
+def first_cells(Y: Array, n_bytes: int, rng: np.random.Generator, *, dtype: Any, xp: ModuleType) -> Array:
+    """Find cells (bytes, 256, w) for rotated rows Y by k-means: 16 groups of rows, and 16 cells in each."""
+    w = Y.shape[1] // n_bytes
+    _, codes = _k_means(Y, n_bytes, rng, dtype=dtype, xp=xp)
+    codes, found = to_host(codes), []
+    for g in range(n_bytes):
+        for k in range(NIBBLE):
+            # a group without rows gets the cells of all, which then keep none of them
+            rows = np.flatnonzero(codes[:, g] == k) if np.any(codes[:, g] == k) else np.arange(len(codes))
+            part = xp.take(Y[:, g * w : (g + 1) * w], from_host(rows, xp=xp, device=device_of(Y)), axis=0)
+            found.append(_k_means(part, 1, rng, dtype=dtype, xp=xp)[0])
+    return xp.reshape(xp.concat(found), (n_bytes, CELLS, w))
+
+
+def _k_means(Y: Array, n_bytes: int, rng: np.random.Generator, *, dtype: Any, xp: ModuleType) -> tuple[Array, Array]:
+    """Return 16 cells of each byte (bytes, 16, w) from random rows on, and the codes of the rows."""
+    n = Y.shape[0]
+    numbers = from_host(rng.choice(n, NIBBLE, replace=n < NIBBLE), xp=xp, device=device_of(Y))
+    cells = xp.astype(xp.permute_dims(xp.reshape(xp.take(Y, numbers, axis=0), (NIBBLE, n_bytes, -1)), (1, 0, 2)), dtype)
+    # the rounds over all 256 cells that follow make up for what is missing
+    for _ in range(8):
+        codes = nearest(Y, xp.astype(cells, Y.dtype), xp=xp)
+        cells = _move(cells, _sums(codes, Y, NIBBLE, dtype=dtype, xp=xp), xp=xp)
+    return cells, nearest(Y, xp.astype(cells, Y.dtype), xp=xp)
+
+
+# ---- rounds ----
+
+
+def learn(
+    rows: Any,
+    lam: Array,
+    start: Quantizer,
+    *,
+    iterations: Iterable[int],
+    over: Map,
+    watch: Callable[[int, Quantizer, float], object] | None = None,
+    xp: ModuleType,
+) -> tuple[Quantizer, list[float]]:
+    """Run rounds from a start, and return the last quantizer and the loss after each round, which never rises.
+
+    ``rows.coordinates()`` gives blocks (m, D) with variances ``lam``, and ``over`` maps a function over them. V moves
+    slowly, since the cells hold on to it, so codes are found ahead of it, at ``V + (V - V_previous)``. Where that
+    raises the loss, the round is taken back and the next is run at V itself.
+    """
+    found, ahead = start, start.V
+    losses: list[float] = []
+    for iteration in iterations:
+        cells, M, square = _round(rows, Quantizer(ahead, found.cells), over=over, xp=xp)
+        V = _rotate(M, found.V, lam, xp=xp)
+        loss = float(xp.sum(lam) + square - 2 * xp.sum(M * V))
+        if losses and loss > losses[-1]:
+            ahead = found.V
+            loss = losses[-1]
+        else:
+            ahead = V + LEAP * (V - found.V)
+            found = Quantizer(V, cells)
+        losses.append(loss)
+        if watch is not None:
+            watch(iteration, found, loss)
+    return found, losses
+
+
+
+def _round(rows: Any, at: Quantizer, *, over: Map, xp: ModuleType) -> tuple[Array, Array, Array]:
+    """Return cells that are means, ``M = Z'C(a) / n`` and the mean of ``|C(a)|^2``, for the nearest cells a."""
+    (n_bytes, K, _), dtype = at.cells.shape, at.cells.dtype
+    V, cells = at
+
+    def code(Z: Array) -> tuple[list[Array], Array]:
+        parts, sums = [], 0.0
+        for part in row_slices(Z.shape[0], HEIGHT):
+            Y = Z[part, :] @ xp.astype(V, Z.dtype)
+            codes = nearest(Y, xp.astype(cells, Z.dtype), xp=xp)
+            parts.append(codes)
+            sums = sums + _sums(codes, Y, K, dtype=dtype, xp=xp)
+        return parts, sums
+
+    def correlate(pair: tuple[Array, list[Array]]) -> Array:
+        Z, codes = pair
+        C = centers(xp.concat(codes), xp.astype(means, Z.dtype), xp=xp)
+        return xp.astype(xp.matrix_transpose(Z) @ C, dtype)
+
+    coded = list(over(code, rows.coordinates()))
+    sums = sum((sums for _, sums in coded[1:]), coded[0][1])
+    means = _move(cells, sums, xp=xp)
+    blocks = zip(rows.coordinates(), (codes for codes, _ in coded), strict=True)
+    M = None
+    for part in over(correlate, blocks):
+        M = part if M is None else M + part
+    square = xp.sum(sums[..., -1] * xp.sum(means * means, axis=-1))
+    return means, M / rows.n, square / rows.n
+
+
+def _rotate(M: Array, V: Array, lam: Array, *, xp: ModuleType) -> Array:
+    """Return the V of least loss for M, near the V before where M leaves it open: with a little of it added to M.
+
+    That is a proximal term, under which the loss does not rise. Columns of zeros stay.
+    """
+    used = to_host(xp.any(V != 0, axis=0))
+    place = from_host(np.where(used, np.cumsum(used) - 1, used.sum()), xp=xp, device=device_of(M))
+    kept = from_host(np.flatnonzero(used), xp=xp, device=device_of(M))
+    # directions shorter than the root of eps would be lost in the polar factor
+    little = 64 * float(xp.finfo(M.dtype).eps) ** 0.5 * lam[0]
+    A = xp.take(M + little * V, kept, axis=1)
+    A = orthonormalize(polar(A, xp=xp), xp=xp)
+    return xp.take(xp.concat([A, 0 * A[:, :1]], axis=1), place, axis=1)
