@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder
 from scq_gpu.encoders.scq import show_progress
 from scq_gpu.io import faiss_index
 from scq_gpu.rows.basis import compute_basis
-from scq_gpu.training.cells import CELLS, Quantizer, centers, deal_out, first_cells, learn, nearest
+from scq_gpu.training.cells import CELLS, NU, Quantizer, centers, deal_out, first_cells, learn, nearest
 
 START_ROWS = 64 * CELLS
 """Rows that V is learned on first. Cells of 64 rows fit those better than others, which rounds over all rows mend."""
@@ -26,13 +27,13 @@ START_ROWS = 64 * CELLS
 class OPQ(Encoder):
     r"""Product codes: each byte names the cell that a row falls into along a group of axes, the axes learned too [1]_.
 
-    Where `OnE` has two levels for each column of V, a group of columns has 256 cells here. V, cells C and codes a
-    minimize
+    Where `OnE` has two levels for each column of V, a group of columns has 256 cells here, in 16 groups of 16. The high
+    nibble of a byte names the group, the low nibble the cell in it. A search may look at groups first, and at cells of
+    the best rows only. With the cell C(a) and the mean of its group, G(a), of each row, the fit minimizes
 
-    .. math:: \frac1n |X - C(a) V'|^2 \quad \text{with} \quad V'V = I
+    .. math:: \frac1n |X - C(a) V'|^2 + \frac{0.1}n |X - G(a) V'|^2 \quad \text{with} \quad V'V = I
 
-    by turns. The cells of a byte come in 16 groups of 16 near each other: the high nibble of a code is the group, the
-    low nibble the cell in it. A search may look at groups first and at cells of the best rows only.
+    over V, cells and codes by turns. `encode` then takes the nearest cell.
 
     Codes of cells keep more neighbors per byte than bits do, for queries that stay floats (`query_tables`). They have
     no Hamming distance: cells whose numbers are alike need not be near each other.
@@ -41,7 +42,7 @@ class OPQ(Encoder):
     ----------
     n_bits : int, default=64
         Length of the codes, a multiple of 8. Rows need at least one dimension per byte.
-    max_iter : int, default=8
+    max_iter : int, default=6
         Rounds over all rows, each of two passes. With more than 16,384 rows, 20 rounds over a sample go before.
     device, random_state, callback, verbose
         As in `OgE`.
@@ -56,8 +57,7 @@ class OPQ(Encoder):
     scale_ : float
         Factor on the rows in training, which gives the leading principal axis a variance of 1.
     loss_curve_ : list of float
-        The mean squared distance between rows and what their codes stand for, after each round over all rows. It never
-        rises.
+        The loss above after each round over all rows. It never rises.
     n_iter_ : int
     n_features_in_, n_samples_, n_samples_kept_ : int
         As in `OgE`.
@@ -96,7 +96,7 @@ class OPQ(Encoder):
         self,
         n_bits: int = 64,
         *,
-        max_iter: int = 8,
+        max_iter: int = 6,
         device: str | None = None,
         random_state: Any = None,
         callback: Callable[[int, float, Any], object] | None = None,
@@ -119,10 +119,13 @@ class OPQ(Encoder):
     def _learn(self, rows: Any) -> None:
         xp, n_bytes = rows.xp, self.n_bits // 8
         moments = rows.moments()
-        basis = compute_basis(
-            moments, n_bits=1, n_components=2 * self.n_bits, eps=float(xp.finfo(rows.dtype).eps), xp=xp
-        )
-        D = basis.lam.shape[0]
+        total = float(xp.sum(xp.linalg.diagonal(moments.scatter)) / moments.n)
+        eps = float(xp.finfo(rows.dtype).eps)
+        basis = compute_basis(moments, n_bits=1, n_components=4 * self.n_bits, eps=eps, xp=xp)
+        # what is not kept is lost: two axes for each bit, and up to four while they hold less than 9/10 of the variance
+        less = np.count_nonzero(np.cumsum(to_host(basis.eigenvalues)) < 0.9 * total)
+        D = min(basis.lam.shape[0], max(2 * self.n_bits, int(less)))
+        basis = dataclasses.replace(basis, P=basis.P[:, :D], lam=basis.lam[:D], eigenvalues=basis.eigenvalues[:D])
         if D < n_bytes:
             raise ValueError(
                 f"n_bits={self.n_bits} makes {n_bytes} bytes of at least one dimension each, more than the {D} "
@@ -134,13 +137,13 @@ class OPQ(Encoder):
         V = first_rotation(to_host(basis.lam), n_bytes)
         V = from_host(V, xp=xp, device=rows.device)
         Y = xp.concat([Z @ xp.astype(V, Z.dtype) for Z in sample.coordinates()])
-        found = Quantizer(V, first_cells(Y, n_bytes, rng, dtype=V.dtype, xp=xp))
+        found = Quantizer(V, *first_cells(Y, n_bytes, rng, dtype=V.dtype, xp=xp))
         run = partial(learn, lam=basis.lam, over=rows.map, xp=xp)
         if most < projected.n:
             found, _ = run(sample, start=found, iterations=show_progress(self, range(20), n=most, what="sample"))
 
         # the loss along axes that are not kept
-        rest = max(float(xp.sum(xp.linalg.diagonal(moments.scatter)) / moments.n - xp.sum(basis.eigenvalues)), 0.0)
+        rest = (1 + NU) * max(total - float(xp.sum(basis.eigenvalues)), 0.0)
         losses: list[float] = []
 
         def settle(encoder: OPQ, found: Quantizer) -> None:
@@ -161,6 +164,14 @@ class OPQ(Encoder):
         passes = show_progress(self, range(1, self.max_iter + 1), n=rows.shape[0])
         found, _ = run(projected, start=found, iterations=passes, watch=watch)
         settle(self, found)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("project", "transform", "to_onnx", "to_torch"):
+            raise AttributeError(
+                f"OPQ has no {name}: its codes name cells and are no linear map to bits. Search them with float "
+                "queries (query_tables, to_faiss), or take OgE, which has one"
+            )
+        return self.__getattribute__(name)  # raises what Python says of names that are not there
 
     def _encode(self, X: Any) -> Array:
         return self._map_rotated(X, nearest)

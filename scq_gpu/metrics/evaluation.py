@@ -195,6 +195,11 @@ class RetrievalTask:
 
     def codes(self, encoder: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the codes of the queries and of the database, on the host."""
+        if hasattr(encoder, "query_tables"):
+            raise TypeError(
+                f"codes of {type(encoder).__name__} have no Hamming distance, by which encoders are measured here; "
+                "search them with float queries, by the distances of query_tables"
+            )
         codes = to_host(encoder.encode(self.X))
         if self.X_query is not None:
             return to_host(encoder.encode(self.X_query)), codes
