@@ -71,7 +71,8 @@ mathjax_path = MATHJAX
 
 # The sections of the API page: public names of scq_gpu and scq_gpu.io, and all of two subpackages.
 API = {
-    "encoders": ["OgE", "OnE", "ITQ", "LSH", "PCAH", "PCARR", "SH", "SpH", "KMH", "BA", "load", "ModelFileError"],
+    "encoders": ["OgE", "OnE", "OPQ", "ITQ", "LSH", "PCAH", "PCARR", "SH", "SpH", "KMH", "BA"],
+    "models": ["load", "ModelFileError"],
     "files": ["encode_file", "io.open_rows", "io.read_codes", "io.RowSource", "io.RowFileError"],
     "codes": ["pack", "unpack", "convert", "from_faiss"],
     "search": ["VectorIndex", "HammingIndex", "rescore"],

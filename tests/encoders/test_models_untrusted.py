@@ -12,7 +12,7 @@ from scq_gpu.io import models
 from scq_gpu.rows.blocks import Rows
 
 ENCODERS = {
-    **{name: {} for name in ("OgE", "OnE", "PCAH", "PCARR", "ITQ", "LSH", "SH", "SpH", "BA")},
+    **{name: {} for name in ("OgE", "OnE", "PCAH", "PCARR", "ITQ", "LSH", "SH", "SpH", "BA", "OPQ")},
     "KMH": {"n_components": 12},
     "DH": {"hidden": (6,), "max_iter": 2},
     "UHBDNN": {"hidden": (6,), "max_iter": 1, "lbfgs_iter": 3},

@@ -359,10 +359,8 @@ def test_bad_parameters_are_named(parameters, message):
         scq.OPQ(**parameters).fit(X)
 
 
-@pytest.mark.parametrize(
-    "codes", [np.zeros((3, 5), np.uint8), np.zeros((3, 4), np.int64), np.zeros((3, 4, 1), np.uint8)]
-)
-def test_codes_that_do_not_fit_are_refused(encoder, codes):
+@pytest.mark.parametrize(("shape", "dtype"), [((3, 5), np.uint8), ((3, 4), np.int64), ((3, 4, 1), np.uint8)])
+def test_codes_that_do_not_fit_are_refused(encoder, shape, dtype):
     with pytest.raises(ValueError, match=r"OPQ\(n_bits=32\) decodes uint8 of shape \(n, 4\)"):
         encoder.decode(np.zeros(shape, dtype))
 

@@ -94,6 +94,7 @@ PUBLIC_NAMES = [
     "ITQ",
     "KMH",
     "LSH",
+    "OPQ",
     "PCAH",
     "PCARR",
     "SH",

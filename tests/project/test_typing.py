@@ -38,6 +38,7 @@ codes = encoder.encode(X)
 assert_type(codes, NDArray[np.uint8])
 assert_type(encoder.encode(X, precision="fast", out=codes), NDArray[np.uint8])
 assert_type(scq.KMH(16).fit(X).encode(X), NDArray[np.uint8])
+assert_type(scq.OPQ(16).fit(X).encode(X), NDArray[np.uint8])
 assert_type(encoder.encode(scq.io.open_rows("x.npy")), Any)
 encoder.project(X).mean()
 
