@@ -15,6 +15,7 @@ import numpy as np
 from scq_gpu._core.arrays import Array, is_array, like, on_device_of_arguments, to_host
 from scq_gpu._core.validate import METRICS, check_choice, check_integer, check_rows
 from scq_gpu.encoders.base import LinearEncoder, from_tensors
+from scq_gpu.encoders.opq import OPQ
 from scq_gpu.encoders.scq import OgE
 from scq_gpu.rows.changed import normalize_rows
 from scq_gpu.rows.sources import RowSource, memory_map, open_rows
@@ -57,7 +58,8 @@ class VectorIndex:
     metric : {"l2", "cosine", "ip"}, default="l2"
         Squared Euclidean distance, one minus the cosine, or the negative inner product: small is near.
     encoder : encoder, optional
-        Used as it is if fitted, else fitted to X; by default ``OgE(n_bits)``.
+        A linear encoder, such as `OgE` or `ITQ`, or `OPQ`, which keeps more neighbors per byte and takes longer to
+        fit. Used as it is if fitted, else fitted to X; by default ``OgE(n_bits)``.
     ids : array (n,) of integers or strings, optional
         Unique; integers are 0 or more. By default the rows are numbered 0, 1, 2, ...
     keep_vectors : bool, default=True
@@ -105,11 +107,13 @@ class VectorIndex:
         self.factors = bool(factors)
         self.encoder: Any = OgE(n_bits, device=device, random_state=random_state) if encoder is None else encoder
         self._lock = threading.Lock()
-        if not isinstance(self.encoder, LinearEncoder):
+        if not isinstance(self.encoder, LinearEncoder | OPQ):
             raise TypeError(
-                f"{type(self.encoder).__name__} is not a linear encoder, which searching with floats needs; pass one, "
-                "such as OgE or ITQ, or search its codes with HammingIndex"
+                f"{type(self.encoder).__name__} is not a linear encoder or OPQ, which searching with floats needs; "
+                "pass one, such as OgE or ITQ, or search its codes with HammingIndex"
             )
+        if self.factors and isinstance(self.encoder, OPQ):
+            raise ValueError("factors=True, and codes of OPQ take no factors: a cell knows its length; leave it out")
         fitted = self.encoder.__sklearn_is_fitted__()
         if X is None and not fitted:
             raise ValueError("an index without vectors needs a fitted encoder: pass X, or encoder=...fit(X)")
@@ -393,7 +397,8 @@ class VectorIndex:
         return normalize_rows(rows, label=label) if self.metric == "cosine" else rows
 
     def _encode(self, rows: Any) -> Array:
-        return self.encoder.encode(self._prepared(rows), factors=self.factors)
+        kinds = {"factors": True} if self.factors else {}
+        return self.encoder.encode(self._prepared(rows), **kinds)
 
 
 def _as_input(X: Any) -> Any:

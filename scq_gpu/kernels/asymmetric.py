@@ -7,7 +7,7 @@ four bits, the other engines of eight, each the sum of two tables of 16 entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -37,17 +37,37 @@ def knn(
     Ascending, lowest row first inside a tie, padded with inf and -1; in the namespace and on the device of the codes.
     ``searcher`` is that of `kernels.search` for these codes, if the caller keeps one.
     """
-    codes, n = parts[0], sum(part.shape[0] for part in parts)
+    codes = parts[0]
     chosen = engine(codes)
     if chosen == "cuda":
         return cuda.knn(gain, parts, k, factors=factors)
     entries = nibble_tables(gain, codes.shape[1])
     if chosen == "native":
         return (searcher or native.CodeSearch(parts)).least(entries, k, factors=factors)
+    return _add_up(lambda block: byte_tables(entries[block]), len(gain), parts, k, factors=factors)
+
+
+def cells(tables: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -> tuple[Array, Array]:
+    """Find the rows of least score among product codes, from tables (q, bytes, 256): scores and rows as from `knn`.
+
+    The native core scores a twentieth of the rows, and at least 20 k: those whose groups of cells, the high nibbles,
+    are nearest. The other engines score all rows.
+    """
+    if engine(parts[0]) == "native":
+        keep = max(sum(part.shape[0] for part in parts) // 20, 20 * k)
+        return (searcher or native.CodeSearch(parts)).cells(tables, k, keep=keep)
+    return _add_up(lambda block: tables[block], len(tables), parts, k)
+
+
+def _add_up(
+    tables_of: Callable[[slice], np.ndarray], q: int, parts: list[Array], k: int, *, factors: RowFactors | None = None
+) -> tuple[Array, Array]:
+    """Score all rows in array operations, from tables (queries, bytes, 256) of some of the q queries at a time."""
+    codes, n = parts[0], sum(part.shape[0] for part in parts)
     xp = namespace(codes)
     answers = []
-    for block in row_slices(gain.shape[0], queries_at_once(codes, min(k, n) + _BLOCK_ROWS)):
-        tables = from_host(byte_tables(entries[block]), xp=xp, device=device_of(codes))
+    for block in row_slices(q, queries_at_once(codes, min(k, n) + _BLOCK_ROWS)):
+        tables = from_host(tables_of(block), xp=xp, device=device_of(codes))
         nearest = Nearest(k, xp=xp)
         factor_blocks = _factor_blocks(factors, block, xp=xp)
         for some, first in code_blocks(parts, _BLOCK_ROWS):

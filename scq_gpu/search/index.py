@@ -59,6 +59,9 @@ class HammingIndex:
     (array([[1, 1]], dtype=int32), array([[1, 2]]))
     """
 
+    _checked: tuple[Array, ...] = ()
+    """Arrays of the encoder that was last found to have made the codes."""
+
     def __init__(
         self, codes: Array, n_bits: int, ids: Array | None = None, *, distance: str = "hamming", encoder: Any = None
     ) -> None:
@@ -279,10 +282,11 @@ class HammingIndex:
                 f"the encoder makes codes of n_bits={encoder.n_bits} and the index holds n_bits={self.n_bits}; "
                 "search with the encoder that made the codes"
             )
-        if self._fingerprint is not None and _fingerprint(encoder) != self._fingerprint:
-            raise ValueError("the codes of this index were made by another encoder; search with the one that made them")
+        self._check_encoder(encoder)
         state = self._settled(allowed)
         check_padding_room(k, queries=int(X_query.shape[0]) if hasattr(X_query, "shape") else 1, n=len(state))
+        if hasattr(encoder, "query_tables"):
+            return self._search_cells(state, encoder, X_query, k, metric=metric)
         scores = score_queries(encoder, X_query, metric=metric, factors=bool(state.factors))
         with on_device_of(state.parts[0]):
             if len(state) and len(scores.gain):
@@ -301,6 +305,33 @@ class HammingIndex:
             else:
                 d, rows = no_answers((len(scores.gain), k), np.float32(np.inf), beside=state.parts[0])
         return d, state.to_ids(rows)
+
+    def _search_cells(self, state: State, encoder: Any, X_query: Array, k: int, *, metric: str) -> tuple[Array, Array]:
+        """Return the k nearest product codes of each float query."""
+        tables, base = (to_host(x) for x in encoder.query_tables(X_query, metric))
+        if not np.isfinite(tables).all():
+            raise ValueError("distances from X_query leave the range of float32; scale queries and rows down")
+        if not len(state) or not len(tables):
+            d, rows = no_answers((len(tables), k), np.float32(np.inf), beside=state.parts[0])
+            return d, state.to_ids(rows)
+        with on_device_of(state.parts[0]):
+            searcher = self._engine(state.parts[0], state, distance="hamming")
+            d, rows = asymmetric.cells(tables, list(state.parts), k, searcher=searcher)
+            d = d + like(base, d)[:, None]
+            rows = lowest_first(d, rows)
+        return d, state.to_ids(rows)
+
+    def _check_encoder(self, encoder: Any) -> None:
+        """Reject an encoder that is known not to have made the codes."""
+        if self._fingerprint is None:
+            return
+        arrays = _map_of(encoder)
+        # A digest of the arrays takes longer than a search for one query
+        if len(arrays) == len(self._checked) and all(x is y for x, y in zip(arrays, self._checked, strict=True)):
+            return
+        if _fingerprint(encoder) != self._fingerprint:
+            raise ValueError("the codes of this index were made by another encoder; search with the one that made them")
+        self._checked = arrays
 
     @overload
     def range_search(
@@ -481,11 +512,17 @@ class HammingIndex:
             return state.made["engine"]
 
 
+def _map_of(encoder: Any) -> tuple[Array, ...]:
+    """Return the arrays that decide the codes of an encoder."""
+    names = ("axes_", "cells_", "mean_") if hasattr(encoder, "query_tables") else ("components_", "threshold_")
+    if not all(hasattr(encoder, name) for name in names):
+        raise TypeError(f"{type(encoder).__name__} has no {' and '.join(names)}; pass a fitted linear encoder or OPQ")
+    return tuple(getattr(encoder, name) for name in names)
+
+
 def _fingerprint(encoder: Any) -> str:
     """Return a digest of the map of an encoder."""
-    if not hasattr(encoder, "components_") or not hasattr(encoder, "threshold_"):
-        raise TypeError(f"{type(encoder).__name__} has no components_ and threshold_; pass a fitted linear encoder")
     digest = hashlib.sha256()
-    for name in ("components_", "threshold_"):
-        digest.update(np.ascontiguousarray(to_host(getattr(encoder, name)), dtype=np.float32).tobytes())
+    for x in _map_of(encoder):
+        digest.update(np.ascontiguousarray(to_host(x), dtype=np.float32).tobytes())
     return digest.hexdigest()
