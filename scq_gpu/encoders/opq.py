@@ -18,7 +18,7 @@ from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder
 from scq_gpu.encoders.scq import show_progress
 from scq_gpu.io import faiss_index
 from scq_gpu.rows.basis import compute_basis
-from scq_gpu.training.cells import CELLS, NU, Quantizer, centers, deal_out, first_cells, learn, nearest
+from scq_gpu.training.cells import CELLS, NU, Quantizer, centers, first_cells, first_rotation, learn, nearest
 
 START_ROWS = 64 * CELLS
 """Rows that V is learned on first. Cells of 64 rows fit those better than others, which rounds over all rows mend."""
@@ -134,8 +134,7 @@ class OPQ(Encoder):
         projected, rng = rows.project(basis), generator(self.random_state)
         most = min(START_ROWS, projected.n)
         sample = projected.sample(np.sort(rng.choice(projected.n, most, replace=False)))
-        V = first_rotation(to_host(basis.lam), n_bytes)
-        V = from_host(V, xp=xp, device=rows.device)
+        V = from_host(first_rotation(to_host(basis.lam), n_bytes), xp=xp, device=rows.device)
         Y = xp.concat([Z @ xp.astype(V, Z.dtype) for Z in sample.coordinates()])
         found = Quantizer(V, *first_cells(Y, n_bytes, rng, dtype=V.dtype, xp=xp))
         run = partial(learn, lam=basis.lam, over=rows.map, xp=xp)
@@ -174,17 +173,11 @@ class OPQ(Encoder):
         return self.__getattribute__(name)  # raises what Python says of names that are not there
 
     def _encode(self, X: Any) -> Array:
-        return self._map_rotated(X, nearest)
-
-    def _map_rotated(self, X: Any, function: Callable[..., Array]) -> Array:
-        """Map ``function(Y, cells)`` over rotated rows Y and cells, both times ``scale_``.
-
-        How BLAS rounds depends on the height of a matrix. Each gets 128 rows (on a GPU 4096), the last filled up with
-        zeros, so that a row has one code, alone or among others.
-        """
         if is_dask(X):
             raise TypeError("OPQ does not encode a Dask array; encode parts that fit in memory")
         with self._opened(X, *self._fitted_arrays) as (rows, axes, cells, mean):
+            # How BLAS rounds depends on the height of a matrix, so each has the same, the last filled up with zeros: a
+            # row has one code, alone or among others. On a GPU few large products take less time.
             xp, height = rows.xp, 128 if rows.on_host else 4096
             axes, cells, mean = (xp.astype(x, rows.dtype, copy=False) for x in (axes, cells, mean))
             W = xp.matrix_transpose(xp.reshape(axes, (-1, axes.shape[2]))) * self.scale_
@@ -196,13 +189,13 @@ class OPQ(Encoder):
                 X = xp.concat([X, filling]) if filling.shape[0] else X
                 return xp.concat([function(X[part, :]) for part in row_slices(X.shape[0], height)])[:n, ...]
 
-            result = rows.map_blocks(
+            codes = rows.map_blocks(
                 lambda X: each(X, lambda X: (X - mean) @ W),
-                lambda Y: each(Y, lambda Y: function(Y, cells, xp=xp)),
+                lambda Y: each(Y, lambda Y: nearest(Y, cells, xp=xp)),
                 where="X @ axes",
                 to_origin=True,
             )
-        return self._returned(result, rows)
+        return self._returned(codes, rows)
 
     def decode(self, codes: Array) -> Array:
         """Return the rows that codes stand for: the mean and the cells of each.
@@ -295,13 +288,3 @@ class OPQ(Encoder):
         if odd:
             raise ValueError(f"n_bits is {params['n_bits']}, where a multiple of 8 is expected")
         return {"axes_": (n_bytes, "width", "n_features_in_"), "cells_": (n_bytes, CELLS, "width")}
-
-
-def first_rotation(variances: np.ndarray, n_bytes: int) -> np.ndarray:
-    """Return V (D, bytes * width) of the principal axes, dealt out such that bytes have about the same product."""
-    D = len(variances)
-    width = -(-D // n_bytes)
-    V = np.zeros((D, n_bytes * width))
-    for byte, axes in enumerate(deal_out(variances, n_bytes, width)):
-        V[axes, byte * width + np.arange(len(axes))] = 1.0
-    return V

@@ -49,19 +49,6 @@ class Quantizer(NamedTuple):
 # ---- rows and cells ----
 
 
-def deal_out(variances: np.ndarray, groups: int, size: int) -> list[list[int]]:
-    """Deal out axes, up to ``size`` to a group, by falling variance to the group of least product so far."""
-    # no logarithm is below 0, so an axis always adds to a product
-    logs = np.log(variances / variances[-1])
-    dealt: list[list[int]] = [[] for _ in range(groups)]
-    products = [0.0] * groups
-    for axis in range(min(len(variances), groups * size)):
-        least = min((g for g in range(groups) if len(dealt[g]) < size), key=lambda g: (products[g], len(dealt[g])))
-        dealt[least].append(axis)
-        products[least] += logs[axis]
-    return dealt
-
-
 def nearest(Y: Array, cells: Array, squares: Array | None = None, *, xp: ModuleType) -> Array:
     """Return the numbers (m, bytes) of the cells nearest to rotated rows Y (m, bytes * w).
 
@@ -108,6 +95,24 @@ def _move(cells: Array, sums: Array, *, xp: ModuleType) -> Array:
 
 
 # ---- the start ----
+
+
+def first_rotation(variances: np.ndarray, n_bytes: int) -> np.ndarray:
+    """Return V (D, bytes * w) of the axes of these falling variances, so that the products of bytes are about the same.
+
+    Each axis goes to the byte of least product so far that has room (Ge et al., 2013).
+    """
+    w = -(-len(variances) // n_bytes)
+    V = np.zeros((len(variances), n_bytes, w))
+    # no logarithm is below 0, so an axis always adds to a product
+    logs, products, sizes = np.log(variances / variances[-1]), np.zeros(n_bytes), np.zeros(n_bytes, dtype=int)
+    for axis, log in enumerate(logs):
+        # of equal products, the byte of fewest axes
+        byte = np.lexsort((sizes, np.where(sizes < w, products, np.inf)))[0]
+        V[axis, byte, sizes[byte]] = 1.0
+        products[byte] += log
+        sizes[byte] += 1
+    return V.reshape(len(variances), n_bytes * w)
 
 
 def first_cells(Y: Array, n_bytes: int, rng: np.random.Generator, *, dtype: Any, xp: ModuleType) -> tuple[Array, Array]:
