@@ -43,8 +43,8 @@ def test_answers_that_no_memory_holds_are_refused(monkeypatch):
 
     monkeypatch.setattr(host_memory, "_machine_bytes", lambda: 1000)
     monkeypatch.setattr(host_memory, "_container_bytes", lambda: None)
-    with pytest.raises(MemoryError, match=r"answers to 50 queries with k=40 would take .* GiB of memory, and"):
-        scq.HammingIndex(CODES, 16).search(CODES, 40)
+    with pytest.raises(MemoryError, match=r"answers to 5000 queries with k=40 would take .* GiB of memory, and"):
+        scq.HammingIndex(CODES, 16).search(np.repeat(CODES, 100, axis=0), 40)
 
 
 def test_a_little_above_is_padded():
