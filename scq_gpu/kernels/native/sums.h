@@ -23,6 +23,19 @@ inline std::vector<uint8_t> hamming_tables(const uint8_t* queries, int64_t n, in
   return tables;
 }
 
+// One byte of each of the 64 rows, as two nibbles.
+struct Nibbles {
+  Bytes low[PIECES], high[PIECES];
+
+  explicit Nibbles(const uint8_t* bytes) {
+    for (int p = 0; p < PIECES; p++) {
+      Bytes v = load<Bytes>(bytes + p * WIDTH);
+      low[p] = v & 15;
+      high[p] = v >> 4;
+    }
+  }
+};
+
 template <int Q>
 struct ByteSums {
   Bytes at[Q][PIECES];
@@ -34,17 +47,12 @@ inline void sum_in_bytes(const uint8_t* block, int64_t width, const uint8_t* con
   for (int q = 0; q < Q; q++)
     for (int p = 0; p < PIECES; p++) sums.at[q][p] = Bytes{};
   for (int64_t c = 0; c < width; c++) {
-    Bytes low[PIECES], high[PIECES];
-    for (int p = 0; p < PIECES; p++) {
-      Bytes v = load<Bytes>(block + c * 64 + p * WIDTH);
-      low[p] = v & 15;
-      high[p] = v >> 4;
-    }
+    Nibbles of(block + c * 64);
     for (int q = 0; q < Q; q++) {
       Bytes of_low = repeat(tables[q] + 32 * c), of_high = repeat(tables[q] + 32 * c + 16);
       for (int p = 0; p < PIECES; p++) {
-        sums.at[q][p] = add_saturated(sums.at[q][p], lookup(of_low, low[p]));
-        sums.at[q][p] = add_saturated(sums.at[q][p], lookup(of_high, high[p]));
+        sums.at[q][p] = add_saturated(sums.at[q][p], lookup(of_low, of.low[p]));
+        sums.at[q][p] = add_saturated(sums.at[q][p], lookup(of_high, of.high[p]));
       }
     }
   }
@@ -65,16 +73,11 @@ inline void sum_in_words(const uint8_t* block, int64_t width, const uint8_t* con
   for (int64_t start = 0; start < width; start += stretch) {
     Bytes part[Q][PIECES] = {};
     for (int64_t c = start; c < std::min(width, start + stretch); c++) {
-      Bytes low[PIECES], high[PIECES];
-      for (int p = 0; p < PIECES; p++) {
-        Bytes v = load<Bytes>(block + c * 64 + p * WIDTH);
-        low[p] = v & 15;
-        high[p] = v >> 4;
-      }
+      Nibbles of(block + c * 64);
       for (int q = 0; q < Q; q++) {
         Bytes of_low = repeat(tables[q] + 32 * c), of_high = repeat(tables[q] + 32 * c + 16);
         for (int p = 0; p < PIECES; p++)
-          part[q][p] += HighOnly ? lookup(of_high, high[p]) : lookup(of_low, low[p]) + lookup(of_high, high[p]);
+          part[q][p] += HighOnly ? lookup(of_high, of.high[p]) : lookup(of_low, of.low[p]) + lookup(of_high, of.high[p]);
       }
     }
     // as one number of 16 bits, two bytes are even + 256 odd: the odd ones are taken off at the end
