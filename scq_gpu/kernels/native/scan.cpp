@@ -281,8 +281,8 @@ class Cells {
 
 // ---- the scan ----
 
-// Go over the blocks of a part with Q queries from number q on.
-template <int Q, class Kind, class Kept>
+// Go over the blocks of a part with Q queries from number q on, with sums in bytes or in words.
+template <int Q, bool InBytes, class Kind, class Kept>
 void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* blocks, int64_t first, int64_t count,
                 int64_t row, int64_t width, Kept* kept) {
   const uint8_t* tables[Q];
@@ -313,14 +313,10 @@ void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* bl
     if (part.rows - at < 64) allowed &= (1ull << (part.rows - at)) - 1;
     if (!allowed) continue;
     Block block{blocks + b * 64 * width, row + at, &part, at};
-    if (kind.in_bytes(*std::max_element(limits, limits + Q))) {
+    if constexpr (InBytes) {
       ByteSums<Q> sums;
       sum_in_bytes<Q>(block.bytes, width, tables, sums);
       take(sums, allowed, block);
-    } else if constexpr (Q > WIDE_GROUP) {
-      for (int half = 0; half < Q; half += WIDE_GROUP)
-        scan_group<WIDE_GROUP>(kind, q + half, part, block.bytes, first + b, 1, row, width, kept + half);
-      for (int i = 0; i < Q; i++) limits[i] = kind.limit(q + i, kept[i].bound());
     } else {
       WordSums<Q> sums;
       sum_in_words<Q, Kind::high_only>(block.bytes, width, tables, kind.stretch(), sums);
@@ -359,13 +355,24 @@ void scan_chunk(const Kind& kind, const Chunk& chunk, int64_t q, int64_t end, in
     lay_out(blocks, rows, width, scratch.data(), (part.rows - chunk.first * 64 - rows) * width);
     blocks = scratch.data();
   }
-  auto go = [&](auto size) {
-    for (; q + size <= end; q += size, kept += size)
-      scan_group<size>(kind, q, part, blocks, chunk.first, chunk.count, chunk.row, width, kept);
+  // Limits only fall, so sums that fit bytes at the start of a chunk do so to its end.
+  auto in_bytes = [&](int64_t size) {
+    int64_t most = -1;
+    for (int64_t i = 0; i < size; i++) most = std::max(most, kind.limit(q + i, kept[i].bound()));
+    return kind.in_bytes(most);
   };
-  go(std::integral_constant<int, GROUP>());
-  go(std::integral_constant<int, 2>());
-  go(std::integral_constant<int, 1>());
+  while (q < end) {
+    auto go = [&](auto size, auto bytes) {
+      scan_group<size, bytes>(kind, q, part, blocks, chunk.first, chunk.count, chunk.row, width, kept);
+      q += size;
+      kept += size;
+    };
+    if (end - q >= GROUP && in_bytes(GROUP)) go(std::integral_constant<int, GROUP>(), std::true_type());
+    else if (end - q >= WIDE_GROUP && !in_bytes(WIDE_GROUP))
+      go(std::integral_constant<int, WIDE_GROUP>(), std::false_type());
+    else if (in_bytes(1)) go(std::integral_constant<int, 1>(), std::true_type());
+    else go(std::integral_constant<int, 1>(), std::false_type());
+  }
 }
 
 // ---- searches ----
