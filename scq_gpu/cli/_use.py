@@ -116,6 +116,11 @@ def search(
     session.check_output(output, _ANSWERS)
     encoder = session.open_model(model)
     session.takes(codes)
+    if hasattr(encoder, "query_tables") and not asymmetric:
+        raise ValueError(
+            f"{model}: codes of an {type(encoder).__name__} have no Hamming distance; pass --asymmetric, which searches "
+            "them with the queries' floats"
+        )
     index, names = _open_index(codes, encoder.n_bits, session.device)
     if k > len(index):
         warnings.warn(f"-k {k} exceeds the {len(index):,} codes of {codes}: a query has no more answers", stacklevel=2)

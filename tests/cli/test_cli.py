@@ -148,6 +148,16 @@ def test_search_finds_what_a_search_by_hand_finds_in_every_output(work, run):
     assert "287 queries more" in shown
 
 
+@pytest.mark.parametrize("rest", ["", " --asymmetric"])
+def test_search_of_codes_without_hamming_distance_is_refused(work, run, rest):
+    encoder = scq.OPQ(16, max_iter=1, random_state=0).fit(BASE)
+    encoder.save("o.safetensors")
+    np.save("o.npy", encoder.encode(BASE))
+    status, out, *err = run(f"search o.safetensors o.npy q.npy -k 7{rest}")
+    assert status != 0
+    assert "codes of an OPQ have no Hamming distance" in out + "".join(err)
+
+
 def test_search_in_parts_and_in_an_index_file(work, run, monkeypatch):
     far, ids = by_hand(3)
     scq.HammingIndex(np.load("c.npy"), 20, ids=np.arange(1500) + 7000).save("index.safetensors")
