@@ -122,8 +122,8 @@ class OPQ(Encoder):
         total = float(xp.sum(xp.linalg.diagonal(moments.scatter)) / moments.n)
         eps = float(xp.finfo(rows.dtype).eps)
         basis = compute_basis(moments, n_bits=1, n_components=4 * self.n_bits, eps=eps, xp=xp)
-        # what is not kept is lost: two axes for each bit, and up to four while they hold less than 9/10 of the variance
-        less = np.count_nonzero(np.cumsum(to_host(basis.eigenvalues)) < 0.9 * total)
+        # what is not kept is lost: two axes for each bit, and up to four while they hold less than 85 % of the variance
+        less = np.count_nonzero(np.cumsum(to_host(basis.eigenvalues)) < 0.85 * total)
         D = min(basis.lam.shape[0], max(2 * self.n_bits, int(less)))
         basis = dataclasses.replace(basis, P=basis.P[:, :D], lam=basis.lam[:D], eigenvalues=basis.eigenvalues[:D])
         if D < n_bytes:
