@@ -118,8 +118,8 @@ def search(
     session.takes(codes)
     if hasattr(encoder, "query_tables") and not asymmetric:
         raise ValueError(
-            f"{model}: codes of an {type(encoder).__name__} have no Hamming distance; pass --asymmetric, which searches "
-            "them with the queries' floats"
+            f"{model}: codes of an {type(encoder).__name__} have no Hamming distance; pass --asymmetric to compare the "
+            "queries' floats with them"
         )
     index, names = _open_index(codes, encoder.n_bits, session.device)
     if k > len(index):

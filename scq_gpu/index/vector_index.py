@@ -196,10 +196,12 @@ class VectorIndex:
             return distances, ids
         no_id = b"" if is_text(ids_of_rows) else -1
         found = np.strings.encode(ids, "utf-8") if is_text(ids_of_rows) else to_host(ids)
-        # Vectors are in the order in which they were added, so a found id is looked up among sorted ones
         order = self._order_of(ids_of_rows)
-        place = np.searchsorted(ids_of_rows, found, sorter=order)
-        rows = np.where(found != no_id, order[np.minimum(place, len(order) - 1)], -1)
+        rows = found
+        # Vectors are in the order in which they were added, so a found id is looked up among sorted ones
+        if order is not None:
+            place = np.searchsorted(ids_of_rows, found, sorter=order)
+            rows = np.where(found != no_id, order[np.minimum(place, len(order) - 1)], -1)
         distances, rows = rescore(Q, vectors, rows, metric=self.metric)
         near, chosen = to_host(distances), to_host(rows)
         found = np.where(chosen >= 0, ids_of_rows[np.maximum(chosen, 0)], no_id)
@@ -208,13 +210,14 @@ class VectorIndex:
         near, found = (np.take_along_axis(x, best, axis=1) for x in (near, found))
         return like(near, distances), decode_ids(found) if is_text(found) else like(found, distances)
 
-    def _order_of(self, ids_of_rows: np.ndarray) -> np.ndarray:
-        """Return the order that sorts the ids of the vectors, kept until they change."""
+    def _order_of(self, ids_of_rows: np.ndarray) -> np.ndarray | None:
+        """Return the order that sorts the ids of the vectors, kept until they change; None if ids are row numbers."""
         known, order = getattr(self, "_sorted", (None, None))
         if known is not ids_of_rows:
-            order = np.argsort(ids_of_rows, kind="stable")
+            numbered = not is_text(ids_of_rows) and bool((ids_of_rows == np.arange(len(ids_of_rows))).all())
+            order = None if numbered else np.argsort(ids_of_rows, kind="stable")
             self._sorted = ids_of_rows, order
-        return np.asarray(order)
+        return order
 
     @property
     def ids(self) -> np.ndarray:

@@ -59,8 +59,8 @@ class HammingIndex:
     (array([[1, 1]], dtype=int32), array([[1, 2]]))
     """
 
-    _checked: tuple[Array, ...] = ()
-    """Arrays of the encoder that was last found to have made the codes."""
+    _checked: tuple[Array, ...]
+    """Arrays of an encoder that is known to have made the codes."""
 
     def __init__(
         self, codes: Array, n_bits: int, ids: Array | None = None, *, distance: str = "hamming", encoder: Any = None
@@ -68,6 +68,7 @@ class HammingIndex:
         self.distance: str = check_choice(distance, name="distance", choices=DISTANCES)
         self.n_bits: int = check_integer(n_bits, name="n_bits", minimum=1)
         self._fingerprint: str | None = None if encoder is None else _fingerprint(encoder)
+        self._checked = () if encoder is None else _map_of(encoder)
         self._lock = threading.Lock()
         with on_device_of(codes):
             state = check_codes(codes, self.n_bits)
@@ -469,6 +470,7 @@ class HammingIndex:
         index = cls.__new__(cls)
         index.n_bits, index.distance = stored.n_bits, stored.facts["distance"]
         index._fingerprint = stored.facts.get("encoder") if encoder is None else _fingerprint(encoder)
+        index._checked = () if encoder is None else _map_of(encoder)
         index._lock = threading.Lock()
         codes, factors = (x if x is None or device in (None, "cpu") else to_device(x, device) for x in stored[:2])
         index._state = State((codes,), stored.ids, () if factors is None else (factors,))
