@@ -79,6 +79,23 @@ def one_of(choices: Iterable[str]) -> list[StrOptions]:
     return [StrOptions(dict.fromkeys(choices).keys())]
 
 
+def show_progress(encoder: Any, iterations: range, *, n: int | None = None, what: str = "passes") -> Iterable[int]:
+    """Return the iterations, passes over n rows if that is known, behind a bar if ``verbose`` and on a terminal."""
+    if not encoder.verbose:
+        return iterations
+    name = f"{type(encoder).__name__} {encoder.n_bits} bits, {what}"
+    bar = tqdm(iterations, desc=name, unit="pass", disable=None)
+    return bar if n is None else _with_rows_per_second(bar, n)
+
+
+def _with_rows_per_second(bar: Any, n: int) -> Iterator[int]:
+    """Yield the iterations of a bar, which shows passes per second and the time left by itself."""
+    for done, iteration in enumerate(bar, start=1):
+        yield iteration
+        if seconds := bar.format_dict["elapsed"]:
+            bar.set_postfix_str(f"{bar.format_sizeof(n * done / seconds)} rows/s", refresh=False)
+
+
 class Encoder(BaseEstimator):
     """Base of encoders: a subclass defines how it learns from rows (`_learn`) and the codes of rows (`_encode`).
 

@@ -14,8 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from scq_gpu._core.arrays import Array, from_host, generator, is_dask, like, namespace, row_slices, to_host
 from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.validate import METRICS, check_array, check_choice
-from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder
-from scq_gpu.encoders.scq import show_progress
+from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder, show_progress
 from scq_gpu.io import faiss_index
 from scq_gpu.rows.basis import compute_basis
 from scq_gpu.training.cells import CELLS, NU, Quantizer, centers, first_cells, first_rotation, learn, nearest

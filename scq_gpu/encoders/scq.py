@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
@@ -16,13 +16,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from tqdm import tqdm
 
 from scq_gpu._core.arrays import Array, linalg_errors, on_device_of, to_host
 from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.messages import warn_caller
 from scq_gpu._core.validate import check_init
-from scq_gpu.encoders.base import POSITIVE_INTEGER, LinearEncoder, one_of, real
+from scq_gpu.encoders.base import POSITIVE_INTEGER, LinearEncoder, one_of, real, show_progress
 from scq_gpu.rows.basis import Basis, Moments, compute_basis
 from scq_gpu.rows.projected import SignStatistics
 from scq_gpu.training import joint, orthogonal, orthonormal
@@ -227,23 +226,6 @@ def set_fitted(encoder: Any, fitted: FittedMap, rows: Any) -> None:
             f"{dead} of {encoder.n_bits} bits are constant: the rows hold no further direction to tell apart. "
             "Lower n_bits, or fit on more varied rows"
         )
-
-
-def show_progress(encoder: Any, iterations: range, *, n: int | None = None, what: str = "passes") -> Iterable[int]:
-    """Return the iterations, passes over n rows if that is known, behind a bar if ``verbose`` and on a terminal."""
-    if not encoder.verbose:
-        return iterations
-    name = f"{type(encoder).__name__} {encoder.n_bits} bits, {what}"
-    bar = tqdm(iterations, desc=name, unit="pass", disable=None)
-    return bar if n is None else _with_rows_per_second(bar, n)
-
-
-def _with_rows_per_second(bar: Any, n: int) -> Iterator[int]:
-    """Yield the iterations of a bar, which shows passes per second and the time left by itself."""
-    for done, iteration in enumerate(bar, start=1):
-        yield iteration
-        if seconds := bar.format_dict["elapsed"]:
-            bar.set_postfix_str(f"{bar.format_sizeof(n * done / seconds)} rows/s", refresh=False)
 
 
 # ---- the estimators ----

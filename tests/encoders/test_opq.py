@@ -430,10 +430,6 @@ def test_what_needs_a_linear_map_to_bits_says_so(encoder):
         encoder.to_onnx()
     with pytest.raises(AttributeError, match="'OPQ' object has no attribute 'nothing'"):
         _ = encoder.nothing
-    with pytest.raises(TypeError, match=r"OPQ.*linear"):
-        scq.VectorIndex(X, encoder=encoder)
-    with pytest.raises(AttributeError, match=r"OPQ has no project: .* no linear map"):
-        scq.HammingIndex(encoder.encode(X), n_bits=32).search_asymmetric(encoder, X[:2], 3)
     with pytest.raises(TypeError, match=r"OPQ.*Hamming"):
         scq.evaluate(encoder, X[:10], X[10:])
     with pytest.raises(TypeError, match=r"OPQ.*Hamming"):
@@ -447,8 +443,8 @@ def test_what_needs_a_linear_map_to_bits_says_so(encoder):
 
 def test_a_bar_is_shown_where_asked(monkeypatch):
     shown = []
-    monkeypatch.setattr("scq_gpu.encoders.scq.tqdm", lambda x, desc, **options: shown.append(desc) or x)
-    monkeypatch.setattr("scq_gpu.encoders.scq._with_rows_per_second", lambda bar, n: bar)
+    monkeypatch.setattr("scq_gpu.encoders.base.tqdm", lambda x, desc, **options: shown.append(desc) or x)
+    monkeypatch.setattr("scq_gpu.encoders.base._with_rows_per_second", lambda bar, n: bar)
     monkeypatch.setattr("scq_gpu.encoders.opq.START_ROWS", 600)
     scq.OPQ(16, max_iter=2, random_state=0, verbose=True).fit(X)
     assert [re.sub(r"^OPQ 16 bits, ", "", name) for name in shown] == ["sample", "passes"]

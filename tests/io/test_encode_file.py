@@ -288,7 +288,7 @@ def test_bad_arguments(encoder, X, path, tmp_path):
         scq.encode_file(encoder, path, tmp_path / "folder.npy")
     with pytest.raises(ValueError, match="block_rows=0 must be an integer >= 1"):
         scq.encode_file(encoder, path, tmp_path / "codes.npy", block_rows=0)
-    with pytest.raises(ValueError, match="neither a path nor a list"):
+    with pytest.raises(TypeError, match=r"path is an array .*, not a path"):
         scq.encode_file(encoder, X, tmp_path / "codes.npy")
     with pytest.raises(FileNotFoundError, match=r"no\.npy does not exist"):
         scq.encode_file(encoder, tmp_path / "no.npy", tmp_path / "codes.npy")

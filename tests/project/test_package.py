@@ -54,7 +54,7 @@ def test_oldest_versions_allowed_are_those_tested():
     project, build = settings["project"], settings["build-system"]["requires"]
     extras = project["optional-dependencies"]
     # wants a GPU or its compilers; our own tools
-    not_run = {"cuda12", "cuda13", "cuda-toolchain", "docs", "lint"}
+    not_run = {"cuda12", "cuda13", "cuda-toolchain", "docs", "lint", "native"}
     assert not_run < set(extras)
     tested = (requirements for extra, requirements in extras.items() if extra not in not_run)
     lowest: dict[str, Version] = {}
@@ -68,7 +68,7 @@ def test_oldest_versions_allowed_are_those_tested():
     assert len(pins) == len(pinned)
 
 
-@pytest.mark.parametrize("extra", ["cpu", "plots", "export", "cli", "dask", "io", "remote"])
+@pytest.mark.parametrize("extra", ["plots", "export", "cli", "dask", "io", "remote"])
 def test_tests_bring_every_extra_that_runs_here(extra):
     """Else a fresh environment would skip its tests."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import row_slices
-from scq_gpu._core.factors import RowFactors
 from scq_gpu._core.machine import allowed_threads
 
 _READ_AS_THEY_ARE = {"f": "feB", "d": "d"}  # types of rows, by the type to multiply in
@@ -66,12 +65,11 @@ class CodeSearch:
         self, queries: np.ndarray, parts: list[np.ndarray], radius: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find all pairs within a radius: (query, distance, row), in no particular order."""
-        found: tuple[np.ndarray, np.ndarray, np.ndarray] = core.within(
-            self._rows(), np.ascontiguousarray(queries), int(radius), allowed_threads()
-        )
-        return found
+        query, d, row = core.within(self._rows(), np.ascontiguousarray(queries), int(radius), allowed_threads())
+        # the core's integers of 64 bits are C's long long, which NumPy tells from long
+        return query.view(np.int64), d, row.view(np.int64)
 
-    def least(self, entries: np.ndarray, k: int, *, factors: RowFactors | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def least(self, entries: np.ndarray, k: int, *, factors: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Find the rows of least score from tables (q, bytes, 2, 16): scores (q, k) float32 and rows (q, k) int64."""
         scores = np.full((len(entries), k), np.inf, dtype=np.float32)
         rows = np.full(scores.shape, -1, dtype=np.int64)
@@ -89,7 +87,7 @@ class CodeSearch:
         core.cells(self._rows(), np.ascontiguousarray(tables, dtype=np.float32), keep, scores, rows, allowed_threads())
         return scores, rows
 
-    def _rows(self, factors: RowFactors | None = None) -> list[Any]:
+    def _rows(self, factors: Any = None) -> list[Any]:
         """Return the parts as the core takes them."""
         beside: Any = [(None, None)] * len(self._codes)
         if factors is not None:
