@@ -46,7 +46,7 @@ const Kernels ALL[] = {
 bool runs_here(const char* name) {
 #if defined(SCQ_X86) && !defined(SCQ_EMULATED)
   __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (!std::strcmp(name, "avx2")) return avx2;
   if (!std::strcmp(name, "avx512"))
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int VECTORS = WIDTH == 16 ? 4 : 2;  // registers of a panel
 constexpr int ROWS = WIDTH == 64 ? 12 : 6;
-constexpr int64_t BLOCK_BYTES = 1 << 17;    // of rows that stay in L2 while panel after panel goes over them
+constexpr int64_t BLOCK_BYTES = 3 << 17;    // of rows that stay in L2 while panel after panel goes over them
 constexpr int64_t WORTH_A_THREAD = 1 << 21;  // multiplications
 
 template <class T>
@@ -49,25 +49,31 @@ class Panels {
 };
 
 // Write the bits of ROWS rows for one panel to `codes`; `nonfinite` becomes NaN for good if a score is not finite.
+// Apart from its callers, so that the addresses of its rows stay in registers.
 template <class T>
-inline void encode_tile(const T* const* rows, int64_t ahead, int64_t d, const T* panel, int bytes,
+__attribute__((noinline)) void encode_tile(const T* const* rows, int64_t ahead, int64_t d, const T* panel, int bytes,
                         uint8_t* const* codes, Vector<T>& nonfinite) {
   using V = Vector<T>;
   constexpr int LANES = WIDTH / sizeof(T);
   V scores[ROWS][VECTORS] = {};
   const T* x[ROWS];
   for (int r = 0; r < ROWS; r++) x[r] = rows[r];
-  for (int64_t k = 0; k < d; k++) {
+  constexpr int64_t LINE = 64 / sizeof(T);
+  for (int64_t start = 0; start < d; start += LINE) {
     // the rows of the next tile, a cache line at a time
-    if (k % (64 / sizeof(T)) == 0)
-      for (int r = 0; r < ROWS; r++) __builtin_prefetch((const char*)(x[r] + k) + ahead);
-    V w[VECTORS];
-    for (int v = 0; v < VECTORS; v++) w[v] = load<V>(panel + k * COLUMNS<T> + v * LANES);
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-      V factor = x[r][k] - V{};
+    for (int r = 0; r < ROWS; r++) __builtin_prefetch((const char*)(x[r] + start) + ahead);
+    int64_t end = std::min(d, start + LINE);
+#pragma GCC unroll 2
+    for (int64_t k = start; k < end; k++) {
+      V w[VECTORS];
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; v++) scores[r][v] = multiply_add(factor, w[v], scores[r][v]);
+      for (int v = 0; v < VECTORS; v++) w[v] = load<V>(panel + k * COLUMNS<T> + v * LANES);
+#pragma GCC unroll 12
+      for (int r = 0; r < ROWS; r++) {
+        V factor = x[r][k] - V{};
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) scores[r][v] = multiply_add(factor, w[v], scores[r][v]);
+      }
     }
   }
   V t[VECTORS];
@@ -90,7 +96,11 @@ inline void widen(const uint8_t* from, int64_t n, float* to) {
 
 // Exponent and mantissa of a float16 in the places of a float32's, times the difference of the biases.
 inline void widen(const uint16_t* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; i++) {
+  int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(from + i))));
+#endif
+  for (; i < n; i++) {
     uint32_t size = (uint32_t)(from[i] & 0x7FFF) << 13, sign = (uint32_t)(from[i] & 0x8000) << 16, bits;
     float value;
     std::memcpy(&value, &size, 4);
