@@ -58,10 +58,11 @@ test-minimum: $(MINIMUM)/.ready  ## The tests with the oldest versions that pypr
 test-cuda: $(VENV)/.extra-test $(VENV)/.extra-cuda-toolchain  ## Compile every CUDA kernel, check its budgets
 	$(BIN)/python -m pytest -m cuda_toolchain
 
-# CuPy's own wheel over CPU stand-ins for the CUDA libraries (docs/gpu.md)
+# CuPy's own wheel over CPU stand-ins for the CUDA libraries (docs/gpu.md). Dask's workers want numba (or RMM) to exchange
+# CuPy arrays; the package does not.
 $(CUPY)/.extra-test: pyproject.toml $(NATIVE)
 	$(PYTHON) -m venv $(CUPY)
-	$(CUPY)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[test]"
+	$(CUPY)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[test]" numba
 	touch $@
 
 $(CUPY)/.ready: $(CUPY)/.extra-test $(filter-out %/counts.py, $(wildcard tests/cupy_on_cpu/*.py tests/cupy_on_cpu/*/*))
