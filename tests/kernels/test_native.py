@@ -373,3 +373,29 @@ def test_a_child_has_threads_of_its_own(core):
         stop.set()
         for other in others:
             other.join()
+
+
+FEW_THREADS = """
+import conftest  # the build of the core that is under test
+import resource
+import numpy as np
+from scq_gpu.kernels import native
+
+codes = np.random.default_rng(0).integers(0, 256, (200_000, 8), dtype=np.uint8)
+parts, d, rows = [native.core.Rows(codes, len(codes))], np.zeros((1, 3), np.int32), np.zeros((1, 3), np.int64)
+used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize:")) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)  # stacks of a dozen threads, not of 400
+for _ in range(2):
+    native.core.nearest(parts, codes[:1], d, rows, 400)
+    assert (d[0, 0], rows[0, 0]) == (0, 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process with Linux's /proc")
+def test_a_search_does_with_the_threads_there_are(core):
+    if os.environ.get("SCQ_NATIVE_BUILD"):
+        pytest.skip("sanitizers take more addresses than the limit of this test leaves")
+    environment = os.environ | {"SCQ_CPU": core.in_use(), "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", FEW_THREADS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

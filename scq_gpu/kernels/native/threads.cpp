@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #if !defined(_WIN32)
@@ -68,7 +69,11 @@ class Pool {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       for (int i = 0; i < count; i++) offers_.push_back({&job, i + 1});
-      for (; size_ < count; size_++) std::thread(&Pool::serve, this).detach();
+      try {
+        for (; size_ < count; size_++) std::thread(&Pool::serve, this).detach();
+      } catch (const std::system_error&) {
+        // the system allows no more threads: those there are, and the caller, do the work
+      }
     }
     waiting_.notify_all();
   }
