@@ -26,7 +26,7 @@ from scq_gpu.kernels.linalg import orthonormalize, polar
 NIBBLE = 16
 CELLS = NIBBLE**2  # that one byte can name
 NU = 0.1
-"""Weight of groups. Without it, 5 % of the rows by their groups hold 2 % fewer neighbors than all rows (theory.md)."""
+"""Weight of groups, which a search by groups needs tight (theory.md)."""
 LEAP = 0.8
 """How far codes are found ahead of V, in units of its last step."""
 HEIGHT = 4096
