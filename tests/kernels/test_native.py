@@ -384,7 +384,7 @@ from scq_gpu.kernels import native
 codes = np.random.default_rng(0).integers(0, 256, (200_000, 8), dtype=np.uint8)
 parts, d, rows = [native.core.Rows(codes, len(codes))], np.zeros((1, 3), np.int32), np.zeros((1, 3), np.int64)
 used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize:")) << 10
-resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20),) * 2)  # the stacks of a few threads, not of the dozen asked for
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20),) * 2)  # stacks of a few threads, not of a dozen
 for _ in range(2):
     native.core.nearest(parts, codes[:1], d, rows, 400)
     assert (d[0, 0], rows[0, 0]) == (0, 0)
