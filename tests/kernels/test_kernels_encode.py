@@ -13,8 +13,6 @@ from cuda_on_cpu import COMPILER, fake_cupy, oracle
 import scq_gpu as scq
 from scq_gpu._core import arrays as devices
 from scq_gpu._core.arrays import namespace
-from scq_gpu.encoders import base
-from scq_gpu.encoders import scq as encoders
 from scq_gpu.kernels import encode, encode_linear
 from scq_gpu.kernels.cuda import encode as cuda
 from scq_gpu.rows import blocks
@@ -154,20 +152,30 @@ def test_linear_algebra_raises_on_cupy_only(monkeypatch):
         assert asked == [{"linalg": "raise"}]
 
 
+def replace_everywhere(monkeypatch, function, other):
+    """Replace a function of the package in each of its modules that has imported it, wherever a call looks it up."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "scq_gpu":
+            for key in [key for key, value in vars(module).items() if value is function]:
+                monkeypatch.setattr(module, key, other)
+
+
 def test_a_fit_runs_under_linalg_errors(monkeypatch, X):
-    events = []
+    states, trained = ["none"], []
 
     @contextlib.contextmanager
-    def state(xp):
-        events.append("in")
+    def state(xp, wanted="raise"):
+        states.append(wanted)
         yield
-        events.append("out")
+        states.pop()
 
     def learn(*args, **kwargs):
-        events.append("train")
+        trained.append(states[-1])
         return train(*args, **kwargs)
 
-    monkeypatch.setattr(base, "linalg_errors", state)
-    monkeypatch.setattr(encoders, "train", learn)
-    scq.OgE(n_bits=4, max_iter=2, tol=0, random_state=0).fit(X)
-    assert events == ["in", "train", "out"]
+    replace_everywhere(monkeypatch, devices.linalg_errors, state)
+    replace_everywhere(monkeypatch, train, learn)
+    for preserve in ("neighbors", "classes"):
+        scq.OgE(n_bits=4, preserve=preserve, max_iter=2, tol=0, random_state=0).fit(X)
+    assert set(trained) == {"raise"}
+    assert states == ["none"]
