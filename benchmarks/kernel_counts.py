@@ -92,8 +92,8 @@ class AsymmetricTraffic:
 
     Parameters
     ----------
-    codes, gains, factors, constants : int
-        Bytes asymmetric_scores loads; ``factors`` those of offsets and of scales each.
+    codes, gains : int
+        Bytes asymmetric_scores loads.
     keys : int
         Bytes of all scores: stored once, loaded five times by asymmetric_select.
     lookups : int
@@ -102,8 +102,6 @@ class AsymmetricTraffic:
 
     codes: int
     gains: int
-    factors: int
-    constants: int
     keys: int
     lookups: int
 
@@ -111,13 +109,11 @@ class AsymmetricTraffic:
 def asymmetric_traffic(
     variant: AsymmetricVariant, n: int, n_bytes: int, n_bits: int, n_queries: int
 ) -> AsymmetricTraffic:
-    """Count one block of rows and queries: codes and factors once for each tile of queries."""
+    """Count one block of rows and queries: codes once for each tile of queries."""
     tiles, chunks = ceil_div(n_queries, variant.queries), ceil_div(n, variant.chunk_items)
     return AsymmetricTraffic(
         codes=n * n_bytes * tiles,
         gains=4 * n_bits * n_queries * chunks,
-        factors=4 * n * tiles,
-        constants=4 * n * n_queries,
         keys=4 * n * n_queries,
         lookups=2 * n_bytes * n * tiles * variant.queries,
     )

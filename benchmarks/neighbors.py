@@ -38,8 +38,7 @@ from results import differences, put_row, read_rows, table, write_figure, write_
 N_QUERIES = 2000
 BITS = (32, 64, 128, 256, 384)
 KEY = ("set", "queries", "method", "bits", "seed")
-RECALLS = ("Hamming 10@10", "Hamming 10@100", "asymmetric 10@10", "asymmetric 10@100", "factors 10@10",
-           "factors 10@100", "rescored 40", "rescored 160")  # fmt: skip
+RECALLS = ("Hamming 10@10", "Hamming 10@100", "asymmetric 10@10", "asymmetric 10@100", "rescored 40", "rescored 160")
 OVER = ("over ITQ 10@10", "its error", "over ITQ 10@100", "its error too")
 FIELDS = (*KEY, "bytes", "fit seconds", *RECALLS, "mAP", *OVER)
 Encoded = dict[str, np.ndarray]
@@ -219,15 +218,13 @@ def encoder_search(encoder: Any, features: Features, *, hamming: bool) -> Callab
     """Return a function that searches with an encoder of ours, in each way or by Hamming distance alone."""
     codes = encoder.encode(features.X)
     plain = scq.HammingIndex(codes, encoder.n_bits)
-    wider = None if hamming else scq.HammingIndex(encoder.encode(features.X, factors=True), encoder.n_bits)
     metric = "cosine" if SETS[features.name].cosine else "l2"
 
     def search(queries: Queries) -> Encoded:
         query_codes = encoder.encode(queries.X)
         found = {"codes": codes, "query codes": query_codes, "Hamming": plain.search(query_codes, 100)[1]}
-        if wider is not None:
+        if not hamming:
             found["asymmetric"] = plain.search_asymmetric(encoder, queries.X, 160, metric=metric)[1]
-            found["factors"] = wider.search_asymmetric(encoder, queries.X, 100, metric=metric)[1]
         return found
 
     return search
@@ -257,7 +254,7 @@ def faiss_index(name: str, X: np.ndarray) -> Any:
 def recalls(found: Encoded, queries: Queries, features: Features) -> dict[str, float]:
     """Return the shares of the true neighbors among what was found."""
     row = {}
-    for way in ("Hamming", "asymmetric", "factors"):
+    for way in ("Hamming", "asymmetric"):
         if way in found:
             row |= {f"{way} 10@{k}": float(hits(found[way][:, :k], queries.true).mean()) for k in (10, 100)}
     for m in (40, 160) if "asymmetric" in found else ():
@@ -308,12 +305,11 @@ def _numbers(row: dict[str, str]) -> dict[str, Any]:
 
 
 SERIES = {
-    "OgE, float queries and factors": ("OgE", "factors 10@10", 4),
-    "OgE, float queries": ("OgE", "asymmetric 10@10", 0),
-    "OgE, Hamming": ("OgE", "Hamming 10@10", 0),
-    "ITQ, Hamming": ("ITQ", "Hamming 10@10", 0),
-    "LSH, Hamming": ("LSH", "Hamming 10@10", 0),
-    "Faiss PCAR,RaBitQ": ("Faiss PCAR,RaBitQ", "asymmetric 10@10", 0),
+    "OgE, float queries": ("OgE", "asymmetric 10@10"),
+    "OgE, Hamming": ("OgE", "Hamming 10@10"),
+    "ITQ, Hamming": ("ITQ", "Hamming 10@10"),
+    "LSH, Hamming": ("LSH", "Hamming 10@10"),
+    "Faiss PCAR,RaBitQ": ("Faiss PCAR,RaBitQ", "asymmetric 10@10"),
 }
 ORDER = ("OgE", "OnE", "ITQ", "LSH", 'OgE, preserve="classes"', 'OgE, solver="columnwise"', SIGN, *FAISS)
 
@@ -329,9 +325,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     with plots.theme():
         figure, axes = plt.subplots(2, (len(panels) + 1) // 2, figsize=(9.5, 7), squeeze=False)
         for axis, (name, kind) in zip(axes.flat, panels, strict=False):
-            for (label, (method, field, extra)), marker in zip(SERIES.items(), "Dos^vx", strict=True):
+            for (label, (method, field)), marker in zip(SERIES.items(), "os^vx", strict=True):
                 groups = [g for g in _groups(rows, name, kind) if g[0]["method"] == method and field in g[0]]
-                points = sorted((g[0]["bytes"] + extra, np.mean([r[field] for r in g if field in r])) for g in groups)
+                points = sorted((g[0]["bytes"], np.mean([r[field] for r in g if field in r])) for g in groups)
                 if points:
                     dash = "--" if "Hamming" in label else "-"
                     axis.plot(*zip(*points, strict=True), marker=marker, linestyle=dash, label=label)
@@ -455,8 +451,7 @@ COMPARED = (
 )
 COLUMNS = (
     "Mean ± standard error over seeds. *Hamming*: query encoded too. *Asymmetric*: float query against the stored "
-    "code, `encode(X)`. *Factors*: the same with `encode(X, factors=True)`, which takes 4 bytes more than the column "
-    "*bytes* says. *Rescored 40, 160*: recall 10@10 after ordering the best 40 or 160 of the asymmetric search by "
+    "code, `encode(X)`. *Rescored 40, 160*: recall 10@10 after ordering the best 40 or 160 of the asymmetric search by "
     "floats. For Faiss *asymmetric* is its own search, RaBitQ with float queries (`qb=0`), and *bytes* all that it "
     "stores per row. Faiss indexes were given all rows to train on; product quantizers then sample at most 65,536 of "
     "them by themselves (fewer than WordNet has), and were run once, with Faiss's own seeds. *Sign of the features* is "

@@ -130,7 +130,7 @@ def sweep(
             table.append({**row, **task.measure(fitted), "fit_seconds": seconds})
     metrics = "mean_average_precision", "asymmetric_10_at_10", "recall_10_at_10"
     best_by = next(name for name in metrics if all(name in row for row in table))
-    advice = _recommend(table, best_by, task.norm_spread)
+    advice = _recommend(table, best_by)
     columns = list(dict.fromkeys(key for row in table for key in row))
     table = [{key: row.get(key) for key in columns} for row in table]
     if output is not None:
@@ -144,7 +144,7 @@ def sweep(
     session.table("Bits against quality", table, facts | advice, note=advice["advice"])
 
 
-def _recommend(table: list[dict[str, Any]], metric: str, norm_spread: float = 0.0) -> dict[str, Any]:
+def _recommend(table: list[dict[str, Any]], metric: str) -> dict[str, Any]:
     """Recommend the fewest bits, of any encoder, that reach 95 % of the best value."""
     best = max(table, key=lambda row: row[metric])
     good = [row for row in table if row[metric] >= 0.95 * best[metric]]
@@ -154,12 +154,6 @@ def _recommend(table: list[dict[str, Any]], metric: str, norm_spread: float = 0.
         f"bits that reach 95% of the best {metric.replace('_', ' ')}, "
         f"{best[metric]:.3f} by {best['encoder']} with {best['n_bits']} bits."
     )
-    # Factors store the norm of each row, so they help where norms vary.
-    if norm_spread > 0.05:
-        advice += (
-            f" The rows' distances from their mean vary by {norm_spread:.0%}: four bytes more per row "
-            "(encode with factors=True) will improve asymmetric search."
-        )
     return {"recommended": {key: choice[key] for key in ("encoder", "n_bits")}, "advice": advice}
 
 

@@ -20,7 +20,6 @@ from tqdm import tqdm
 
 from scq_gpu._core.arrays import (
     Array,
-    from_host,
     generator,
     is_dask,
     like,
@@ -33,19 +32,18 @@ from scq_gpu._core.arrays import (
     to_host,
     usable_device,
 )
-from scq_gpu._core.bits import code_bytes, pack_bits
-from scq_gpu._core.factors import FACTOR_BYTES, join_factors
+from scq_gpu._core.bits import pack_bits
 from scq_gpu._core.files import replace_file
 from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.messages import warn_caller
-from scq_gpu._core.validate import ON_INVALID, InvalidRowsWarning, check_choice, check_integer, check_out, settle_codes
+from scq_gpu._core.validate import ON_INVALID, InvalidRowsWarning, check_choice, check_integer, settle_codes
 from scq_gpu.encoders.stored import check_stored
 from scq_gpu.io import exports, faiss_index
 from scq_gpu.io.models import ModelFileError, read_model, write_model
 from scq_gpu.rows.blocks import Rows, SampledRows, as_rows, sample_blocks
 from scq_gpu.rows.changed import fill_rows
 from scq_gpu.rows.distributed import DaskRows
-from scq_gpu.search.scoring import row_factors, unit_map
+from scq_gpu.search.scoring import unit_map
 
 _ENCODERS: dict[str, type[Encoder]] = {}
 
@@ -364,19 +362,16 @@ class LinearEncoder(BitEncoder):
 
     @overload
     def encode(
-        self, X: np.ndarray, *, precision: str = ..., out: Any = ..., factors: bool = ..., on_invalid: str = ...
+        self, X: np.ndarray, *, precision: str = ..., out: Any = ..., on_invalid: str = ...
     ) -> NDArray[np.uint8]: ...
     @overload
-    def encode(
-        self, X: Any, *, precision: str = ..., out: Any = ..., factors: bool = ..., on_invalid: str = ...
-    ) -> Array: ...
+    def encode(self, X: Any, *, precision: str = ..., out: Any = ..., on_invalid: str = ...) -> Array: ...
     def encode(
         self,
         X: Any,
         *,
         precision: str = "exact",
         out: Array | None = None,
-        factors: bool = False,
         on_invalid: str = "raise",
     ) -> Array:
         """Encode rows as packed binary codes.
@@ -390,30 +385,21 @@ class LinearEncoder(BitEncoder):
             with an error of the size of float32's. "exact" multiplies in X's float type (float32 at least), everywhere.
         out : array (n, ceil(n_bits / 8)) of uint8, optional
             Where to write the codes to, such as a memory map; in X's namespace, on X's device. Not for a Dask array.
-        factors : bool, default=False
-            Whether to add four bytes per row that correct distances of float queries, for rows whose norms vary
-            (`HammingIndex.search_asymmetric`). Takes a second pass over X; not for a Dask array.
         on_invalid : {"raise", "skip", "zero"}, default="raise"
             What to do about rows with NaN or inf: raise an error that names the first, leave them out, or give them
             codes of zeros. The latter two warn, with the rows' numbers in ``warning.rows``. Not for a Dask array.
 
         Returns
         -------
-        array (n, ceil(n_bits / 8)) of uint8, four bytes wider with factors
+        array (n, ceil(n_bits / 8)) of uint8
             Bit k of row i is ``codes[i, k // 8] >> (k % 8) & 1``; in X's namespace, on X's device; ``out`` if given.
             For data frames, files and lists of numbers it is a NumPy array; for a Dask array a Dask array, computed
             when it is.
         """
         X, invalid = self._fill_invalid(X, on_invalid)
         with self._opened(X, "components_", "threshold_") as (rows, W_t, t):
-            if factors:
-                if out is not None and on_invalid == "raise":
-                    check_out(out, shape=(rows.shape[0], code_bytes(self.n_bits) + FACTOR_BYTES), like=rows.origin)
-                codes = rows.encode(W_t.T, t, precision=precision)
-                codes = join_factors(codes, self._factors(rows, W_t.T, t))
-            else:
-                # codes of invalid rows may be dropped, so that `out` is filled at the end
-                codes = rows.encode(W_t.T, t, precision=precision, out=out if on_invalid == "raise" else None)
+            # codes of invalid rows may be dropped, so that `out` is filled at the end
+            codes = rows.encode(W_t.T, t, precision=precision, out=out if on_invalid == "raise" else None)
         codes = _settled(self._returned(codes, rows), invalid(), on_invalid)
         if out is None or codes is out:
             return codes
@@ -421,27 +407,6 @@ class LinearEncoder(BitEncoder):
             raise ValueError(f"out has shape {tuple(out.shape)}; these codes have {tuple(codes.shape)}")
         out[...] = codes
         return out
-
-    def _factors(self, rows: Any, W: Array, t: Array) -> Array:
-        """Compute the factors (n, 2) of the rows; see `scq_gpu.search.scoring`."""
-        known = unit_map(self)
-        if known.mean is None:
-            raise ValueError(f"{type(self).__name__} does not know the mean of its training rows, which factors need")
-        xp = rows.xp
-        frame, mean = (
-            xp.astype(from_host(x, xp=xp, device=rows.device), rows.dtype)
-            for x in (known.frame, known.mean * known.scale)
-        )
-        W, t = xp.astype(W, rows.dtype, copy=False), xp.astype(t, rows.dtype, copy=False)
-
-        def measure(X: Array) -> Array:
-            centered = X * known.scale - mean
-            o = centered @ frame
-            along = xp.where(X @ W >= t, o, -o)
-            return xp.stack([xp.sum(x, axis=1) for x in (o * o, along, centered * centered)], axis=1)
-
-        sums = rows.map_blocks(measure, lambda found: found, where="X @ W")
-        return row_factors(to_host(sums), self.n_bits)
 
     @overload
     def project(self, X: np.ndarray) -> NDArray[np.floating]: ...

@@ -64,8 +64,6 @@ class VectorIndex:
         Unique; integers are 0 or more. By default the rows are numbered 0, 1, 2, ...
     keep_vectors : bool, default=True
         Keep the vectors, to re-rank candidates exactly. Without them, distances are estimates from codes alone.
-    factors : bool, default=False
-        Keep four bytes more per row, which improve estimates if norms vary.
     device : str, optional
         Device of the default encoder; None follows X.
     random_state : int, Generator or None, default=None
@@ -99,12 +97,10 @@ class VectorIndex:
         encoder: Any = None,
         ids: Array | None = None,
         keep_vectors: bool = True,
-        factors: bool = False,
         device: str | None = None,
         random_state: Any = None,
     ) -> None:
         self.metric: str = check_choice(metric, name="metric", choices=METRICS)
-        self.factors = bool(factors)
         self.encoder: Any = OgE(n_bits, device=device, random_state=random_state) if encoder is None else encoder
         self._lock = threading.Lock()
         if not isinstance(self.encoder, LinearEncoder | OPQ):
@@ -112,8 +108,6 @@ class VectorIndex:
                 f"{type(self.encoder).__name__} is not a linear encoder or OPQ, which searching with floats needs; "
                 "pass one, such as OgE or ITQ, or search its codes with HammingIndex"
             )
-        if self.factors and isinstance(self.encoder, OPQ):
-            raise ValueError("factors=True, and codes of OPQ take no factors: a cell knows its length; leave it out")
         fitted = self.encoder.__sklearn_is_fitted__()
         if X is None and not fitted:
             raise ValueError("an index without vectors needs a fitted encoder: pass X, or encoder=...fit(X)")
@@ -376,7 +370,7 @@ class VectorIndex:
             raise ValueError(f"{path} holds codes of {stored.n_bits} bits and an encoder of {encoder.n_bits}")
         index = cls.__new__(cls)
         index.metric, index.encoder = made_for, encoder
-        index.factors, index._lock = stored.factors is not None, threading.Lock()
+        index._lock = threading.Lock()
         index._index = HammingIndex.from_stored(stored, encoder=index.encoder)
         known = index._index.encoded_ids
         rows = index._ids_of_rows = np.array(from_bytes(stored.extra["rows"]) if "rows" in stored.extra else known)
@@ -400,8 +394,8 @@ class VectorIndex:
         return normalize_rows(rows, label=label) if self.metric == "cosine" else rows
 
     def _encode(self, rows: Any) -> Array:
-        kinds = {"factors": True} if self.factors else {}
-        return self.encoder.encode(self._prepared(rows), **kinds)
+        codes: Array = self.encoder.encode(self._prepared(rows))
+        return codes
 
 
 def _as_input(X: Any) -> Any:

@@ -1,20 +1,18 @@
 """Float queries against packed codes: which engine finds the rows of least score, and the one in array operations.
 
-The score of a row is the summed gain of its set bits or, with per-row factors, ``offset + scale * (constant + sum)``.
-Every engine adds the sums in the order of the bytes, so equal codes have equal scores. The CUDA kernel adds sums of
-four bits, the other engines of eight, each the sum of two tables of 16 entries.
+The score of a row is the summed gain of its set bits. Every engine adds the sums in the order of the bytes, so equal
+codes have equal scores. The CUDA kernel adds sums of four bits, the other engines of eight, each the sum of two tables
+of 16 entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, is_row_major, namespace, row_slices, runs_kernels
-from scq_gpu._core.factors import RowFactors
 from scq_gpu.kernels import native
 from scq_gpu.kernels.cuda import asymmetric as cuda
 from scq_gpu.kernels.hamming import Nearest, code_blocks, queries_at_once
@@ -29,9 +27,7 @@ def engine(codes: Array) -> str:
     return "native" if native.runs_native(codes) else "arrays"
 
 
-def knn(
-    gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | None = None, searcher: Any = None
-) -> tuple[Array, Array]:
+def knn(gain: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -> tuple[Array, Array]:
     """Find the rows of least score for gains (q, n_bits): scores (q, k) float32 and rows (q, k) int64.
 
     Ascending, lowest row first inside a tie, padded with inf and -1; in the namespace and on the device of the codes.
@@ -40,11 +36,11 @@ def knn(
     codes = parts[0]
     chosen = engine(codes)
     if chosen == "cuda":
-        return cuda.knn(gain, parts, k, factors=factors)
+        return cuda.knn(gain, parts, k)
     entries = nibble_tables(gain, codes.shape[1])
     if chosen == "native":
-        return (searcher or native.CodeSearch(parts)).least(entries, k, factors=factors)
-    return _add_up(lambda block: byte_tables(entries[block]), len(gain), parts, k, factors=factors)
+        return (searcher or native.CodeSearch(parts)).least(entries, k)
+    return _add_up(lambda block: byte_tables(entries[block]), len(gain), parts, k)
 
 
 def cells(tables: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -> tuple[Array, Array]:
@@ -59,9 +55,7 @@ def cells(tables: np.ndarray, parts: list[Array], k: int, *, searcher: Any = Non
     return _add_up(lambda block: tables[block], len(tables), parts, k)
 
 
-def _add_up(
-    tables_of: Callable[[slice], np.ndarray], q: int, parts: list[Array], k: int, *, factors: RowFactors | None = None
-) -> tuple[Array, Array]:
+def _add_up(tables_of: Callable[[slice], np.ndarray], q: int, parts: list[Array], k: int) -> tuple[Array, Array]:
     """Score all rows in array operations, from tables (queries, bytes, 256) of some of the q queries at a time."""
     codes, n = parts[0], sum(part.shape[0] for part in parts)
     xp = namespace(codes)
@@ -69,15 +63,11 @@ def _add_up(
     for block in row_slices(q, queries_at_once(codes, min(k, n) + _BLOCK_ROWS)):
         tables = from_host(tables_of(block), xp=xp, device=device_of(codes))
         nearest = Nearest(k, xp=xp)
-        factor_blocks = _factor_blocks(factors, block, xp=xp)
         for some, first in code_blocks(parts, _BLOCK_ROWS):
             numbers = xp.astype(some, xp.int64)
             scores = xp.take(tables[:, 0, :], numbers[:, 0], axis=1)
             for byte in range(1, some.shape[1]):
                 scores = scores + xp.take(tables[:, byte, :], numbers[:, byte], axis=1)
-            if factors is not None:
-                offset, scale, constant = next(factor_blocks)
-                scores = offset + scale * (constant + scores)
             nearest.offer(scores, first)
         answers.append(nearest.best(dtype=xp.float32, padding=xp.inf))
     return xp.concat([d for d, _ in answers], axis=0), xp.concat([row for _, row in answers], axis=0)
@@ -100,13 +90,3 @@ def byte_tables(entries: np.ndarray) -> np.ndarray:
     """Add up the tables of the two nibbles of each byte: (q, bytes, 256)."""
     sums: np.ndarray = entries[:, :, 0, None, :] + entries[:, :, 1, :, None]
     return sums.reshape(*entries.shape[:2], 256)
-
-
-def _factor_blocks(factors: RowFactors | None, queries: slice, *, xp: ModuleType) -> Iterator[tuple[Array, ...]]:
-    """Yield offsets (m,), scales (m,) and constants (q, 1) of each block of codes, as float32."""
-    if factors is None:
-        return
-    offsets, scales = (code_blocks([x[:, None] for x in each], _BLOCK_ROWS) for each in factors[:2])
-    for (offset, _), (scale, _) in zip(offsets, scales, strict=True):
-        constant = from_host(factors.constants[queries, None], xp=xp, device=device_of(offset))
-        yield xp.astype(offset[:, 0], xp.float32), xp.astype(scale[:, 0], xp.float32), constant

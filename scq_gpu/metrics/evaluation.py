@@ -186,13 +186,6 @@ class RetrievalTask:
         """Return the number of queries."""
         return len(self.query_rows) if self.X_query is None else int(self.X_query.shape[0])
 
-    @property
-    def norm_spread(self) -> float:
-        """Return the standard deviation over the mean of the queries' distances from their mean."""
-        X_query = self._neighbors[1].astype(np.float64)
-        norms = np.linalg.norm(X_query - X_query.mean(axis=0), axis=1)
-        return float(norms.std() / norms.mean()) if norms.mean() > 0 else 0.0
-
     def codes(self, encoder: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the codes of the queries and of the database, on the host."""
         if hasattr(encoder, "query_tables"):

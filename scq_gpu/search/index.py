@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from scq_gpu._core.arrays import Array, like, namespace, on_device_of, on_device_of_arguments, to_device, to_host
 from scq_gpu._core.bits import code_bytes
-from scq_gpu._core.factors import FACTOR_BYTES, RowFactors
 from scq_gpu._core.validate import DISTANCES, check_choice, check_integer, check_padding_room, check_real
 from scq_gpu.kernels import asymmetric
 from scq_gpu.kernels.search import searcher
@@ -37,8 +36,8 @@ class HammingIndex:
     Parameters
     ----------
     codes : array (n, ceil(n_bits / 8)) of uint8
-        As ``encoder.encode`` or `scq_gpu.pack` return them; with ``encode(X, factors=True)``, four bytes wider. Codes
-        without factors are not copied if ids are absent or ascending: a memory map stays a memory map.
+        As ``encoder.encode`` or `scq_gpu.pack` return them. They are not copied if ids are absent or ascending: a
+        memory map stays a memory map.
     n_bits : int
     ids : array (n,) of integers or strings, optional
         Unique; integers are 0 or more. By default the rows are numbered 0, 1, 2, ... Strings take as many bytes per
@@ -91,20 +90,15 @@ class HammingIndex:
         vars(self).update(state, _lock=threading.Lock())
 
     @property
-    def has_factors(self) -> bool:
-        """Return True if the codes came with factors, which `search_asymmetric` then uses."""
-        return bool(self._state.factors)
-
-    @property
     def has_ids(self) -> bool:
         """Return False if ids are the row numbers, which take no memory."""
         return self._state.ids is not None
 
     @property
     def bytes_per_row(self) -> int:
-        """Return the bytes of a code, its factors and its id."""
+        """Return the bytes of a code and its id."""
         ids = 0 if self._state.ids is None else self._state.ids.dtype.itemsize
-        return code_bytes(self.n_bits) + (FACTOR_BYTES if self.has_factors else 0) + ids
+        return code_bytes(self.n_bits) + ids
 
     @on_device_of_arguments
     def add(self, codes: Array, ids: Array | None = None) -> Self:
@@ -113,7 +107,7 @@ class HammingIndex:
         Parameters
         ----------
         codes : array (n, ceil(n_bits / 8)) of uint8
-            In the namespace of the codes already there; with factors if and only if those have them.
+            In the namespace of the codes already there.
         ids : array (n,) of integers or strings, optional
             By default the numbers after the largest id so far; string ids must be given.
 
@@ -129,8 +123,7 @@ class HammingIndex:
             state = self._state
             # Empty parts are dropped, unless all are empty
             parts = tuple(part for part in (*state.parts, *new.parts) if part.shape[0]) or new.parts
-            factors = tuple(part for part in (*state.factors, *new.factors) if part.shape[0]) or new.factors
-            added = State(parts, None, factors if new.factors else ())
+            added = State(parts, None)
             if ids is not None or state.ids is not None:
                 known, m = state.known, len(new)
                 given = numbers_after(known, m) if ids is None else check_ids(ids, n=m, existing=known)
@@ -141,9 +134,6 @@ class HammingIndex:
     def _check_new_codes(self, codes: Array) -> State:
         new = check_codes(codes, self.n_bits)
         self._state.check_beside(new.parts[0], name="codes")
-        if bool(new.factors) != self.has_factors and len(self):
-            there, here = ("with", "without") if self.has_factors else ("without", "with")
-            raise ValueError(f"the index holds codes {there} factors and these come {here}; encode them alike")
         return new
 
     def remove(self, ids: Array) -> Self:
@@ -178,7 +168,7 @@ class HammingIndex:
         ids : array (m,) of integers or strings
             Each must be in the index, and come once.
         codes : array (m, ceil(n_bits / 8)) of uint8
-            In the namespace of the codes already there; with factors if and only if those have them.
+            In the namespace of the codes already there.
 
         Examples
         --------
@@ -245,7 +235,7 @@ class HammingIndex:
         """Return the k nearest codes to float queries; only the database is rounded to bits.
 
         The search finds more of the true neighbors than the Hamming distance, as fast, and has few ties. It needs no
-        floats of the database. Codes with factors give better estimates if the norms of the rows vary.
+        floats of the database.
 
         Parameters
         ----------
@@ -288,16 +278,12 @@ class HammingIndex:
         check_padding_room(k, queries=int(X_query.shape[0]) if hasattr(X_query, "shape") else 1, n=len(state))
         if hasattr(encoder, "query_tables"):
             return self._search_cells(state, encoder, X_query, k, metric=metric)
-        scores = score_queries(encoder, X_query, metric=metric, factors=bool(state.factors))
+        scores = score_queries(encoder, X_query, metric=metric)
         with on_device_of(state.parts[0]):
             if len(state) and len(scores.gain):
-                factors = None
-                if state.factors:
-                    offsets = [part[:, 0] if scores.offsets else part[:, 0] * 0 for part in state.factors]
-                    factors = RowFactors(offsets, [part[:, 1] for part in state.factors], scores.constants)
                 searcher = self._engine(state.parts[0], state, distance="hamming")
-                d, rows = asymmetric.knn(scores.gain, list(state.parts), k, factors=factors, searcher=searcher)
-                d = d * scores.unit + like(scores.base, d)[:, None]
+                d, rows = asymmetric.knn(scores.gain, list(state.parts), k, searcher=searcher)
+                d = d + like(scores.base, d)[:, None]
                 # Rounding may leave a distance below 0, but an inner product may be negative
                 if metric != "ip":
                     xp = namespace(d)
@@ -413,7 +399,7 @@ class HammingIndex:
         return self._tables(self._settled(), self._check_radius(radius), build=True) is not None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index to one safetensors file (tensors ``codes``, ``ids``, ``factors``), in bounded memory.
+        """Write the index to one safetensors file (tensors ``codes`` and ``ids``), in bounded memory.
 
         Parameters
         ----------
@@ -431,10 +417,9 @@ class HammingIndex:
         index_file.write(path, self.tensors(), facts | ({"encoder": self._fingerprint} if self._fingerprint else {}))
 
     def tensors(self) -> dict[str, list[np.ndarray]]:
-        """Return ids and factors, if there are any, and codes on the host in the layout of index files, in parts."""
+        """Return ids, if there are any, and codes on the host in the layout of index files, in parts."""
         state = self._state
         found = {"ids": [] if state.ids is None else [to_bytes(state.ids)]}
-        found["factors"] = [to_host(part).astype("<f2", copy=False) for part in state.factors]
         found["codes"] = [to_host(part) for part in state.parts]
         return {name: parts for name, parts in found.items() if parts}
 
@@ -472,8 +457,8 @@ class HammingIndex:
         index._fingerprint = stored.facts.get("encoder") if encoder is None else _fingerprint(encoder)
         index._checked = () if encoder is None else _map_of(encoder)
         index._lock = threading.Lock()
-        codes, factors = (x if x is None or device in (None, "cpu") else to_device(x, device) for x in stored[:2])
-        index._state = State((codes,), stored.ids, () if factors is None else (factors,))
+        codes = stored.codes if device in (None, "cpu") else to_device(stored.codes, device)
+        index._state = State((codes,), stored.ids)
         return index
 
     def _check_radius(self, radius: Any) -> Any:

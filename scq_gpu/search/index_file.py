@@ -42,7 +42,6 @@ class Stored(NamedTuple):
     """Content of an index file; the arrays are memory-mapped and read-only."""
 
     codes: np.ndarray
-    factors: np.ndarray | None
     ids: np.ndarray | None
     n_bits: int
     facts: dict[str, str]
@@ -129,8 +128,8 @@ def read(path: str | os.PathLike[str], *, format: str = FORMAT, verify: bool = F
             raise ValueError("it has no digests")
         if n_bits < 1 or codes.ndim != 2 or codes.shape[1] != code_bytes(n_bits) or codes.dtype != np.uint8:
             raise ValueError(f"codes {codes.shape} do not hold {n_bits} bits")
-        if "factors" in arrays and arrays["factors"].shape != (codes.shape[0], 2):
-            raise ValueError("factors and codes differ in length")
+        if "factors" in arrays:
+            raise ValueError("it holds per-row factors, which no longer exist: encode the rows again, or use OPQ")
         if "ids" in arrays:
             if arrays["ids"].shape[:1] != codes.shape[:1]:
                 raise ValueError("ids and codes differ in length")
@@ -144,8 +143,8 @@ def read(path: str | os.PathLike[str], *, format: str = FORMAT, verify: bool = F
                     raise ValueError(f"the code of row {start + wrong[0]} has bits set beyond n_bits={n_bits}")
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise _broken(path, str(error)) from error
-    extra = {name: x for name, x in arrays.items() if name not in ("codes", "factors", "ids", "digests")}
-    return Stored(codes, arrays.get("factors"), arrays.get("ids"), n_bits, metadata, extra)
+    extra = {name: x for name, x in arrays.items() if name not in ("codes", "ids", "digests")}
+    return Stored(codes, arrays.get("ids"), n_bits, metadata, extra)
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:

@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, is_array, like, namespace, to_host
-from scq_gpu._core.factors import split_factors
 from scq_gpu._core.validate import check_index_codes
 from scq_gpu.search.ids import check_ids, check_unique, decode_ids, is_text
 
 
 @dataclass(frozen=True)
 class State:
-    """Codes, their ids and factors, and search structures built from them."""
+    """Codes, their ids, and search structures built from them."""
 
     parts: tuple[Array, ...]  # codes (n, bytes), in ascending order of ids
     ids: np.ndarray | None  # ascending, one per row; None if ids are row numbers
-    factors: tuple[Array, ...] = ()  # (n, 2) float16 beside each part, or none
     made: dict[str, Any] = field(default_factory=dict)  # engine and tables, built when first needed
 
     def __len__(self) -> int:
@@ -64,30 +62,20 @@ class State:
         if len(self.parts) - mapped <= 1:
             return self
         xp = namespace(self.parts[0])
-
-        def join(parts: tuple[Array, ...]) -> tuple[Array, ...]:
-            return (*parts[:mapped], xp.concat(list(parts[mapped:]), axis=0)) if parts else ()
-
-        return State(join(self.parts), self.ids, join(self.factors))
+        return State((*self.parts[:mapped], xp.concat(list(self.parts[mapped:]), axis=0)), self.ids)
 
     def taken(self, rows: np.ndarray) -> State:
         """Return some rows, in the order given, without ids."""
         whole = self.joined(copy=True)
         xp, numbers = namespace(whole.parts[0]), like(rows, whole.parts[0])
-        parts, factors = (tuple(xp.take(x, numbers, axis=0) for x in xs) for xs in (whole.parts, whole.factors))
-        return State(parts, None, factors)
+        return State(tuple(xp.take(part, numbers, axis=0) for part in whole.parts), None)
 
     def selected(self, rows: np.ndarray) -> State:
         """Return some rows, ascending, with their ids; only these are read from a memory map."""
         if len(rows) == len(self):
             return self
-        some = [
-            State((part,), None, self.factors[i : i + 1]).taken(mine)
-            for i, (part, mine, _) in enumerate(split_rows(self.parts, rows))
-        ]
-        parts = tuple(part for mine in some for part in mine.parts)
-        factors = tuple(part for mine in some for part in mine.factors)
-        return State(parts, self.known[rows], factors).joined(copy=True)
+        some = [State((part,), None).taken(mine) for part, mine, _ in split_rows(self.parts, rows)]
+        return State(tuple(part for mine in some for part in mine.parts), self.known[rows]).joined(copy=True)
 
     def numbered(self, ids: np.ndarray) -> State:
         """Return the rows with these ids, in ascending order of ids."""
@@ -101,8 +89,7 @@ class State:
         """Return the same ids with the codes of some rows replaced by those of ``new``, in one part."""
         order = np.arange(len(self))
         order[rows] = len(self) + np.arange(len(rows))
-        factors = (*self.factors, *new.factors) if self.factors and new.factors else ()
-        return replace(State((*self.parts, *new.parts), None, factors).taken(order), ids=self.ids)
+        return replace(State((*self.parts, *new.parts), None).taken(order), ids=self.ids)
 
     def allowed(self, allowed: Any) -> State:
         """Return the rows that a filter leaves: a boolean mask over rows, or the ids that may be found."""
@@ -138,10 +125,8 @@ def split_rows(parts: Sequence[Any], rows: np.ndarray) -> Iterator[tuple[Any, np
 
 
 def check_codes(codes: Array, n_bits: int) -> State:
-    """Return the state of packed codes, with factors if they come with them."""
-    codes, factors = split_factors(codes, n_bits)
-    codes = check_index_codes(codes, n_bits=n_bits, name="codes")
-    return State((codes,), None, () if factors is None else (factors,))
+    """Return the state of packed codes."""
+    return State((check_index_codes(codes, n_bits=n_bits, name="codes"),), None)
 
 
 def no_answers(shape: tuple[int, int], padding: np.generic, *, beside: Array) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ if __name__ == "__main__":  # only the kernels: the rest of the package would be
 
 from cuda_on_cpu import SimulatedDevice, oracle
 from cuda_on_cpu.mutants import MUTANTS
-from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, least_scores
+from scq_gpu.kernels.cuda.asymmetric import least_scores
 from scq_gpu.kernels.cuda.encode import encode
 from scq_gpu.kernels.cuda.hamming import Database
 
@@ -96,19 +96,15 @@ def search_case(device: SimulatedDevice, n: int, n_bytes: int, n_queries: int, k
     oracle.check_search(Database(device, codes), queries, codes, k=k, radius=radius)
 
 
-def scored_case(
-    device: SimulatedDevice, n: int, n_bits: int, n_queries: int, k: int, *, factors: bool = False, exact: bool = True
-) -> None:
+def scored_case(device: SimulatedDevice, n: int, n_bits: int, n_queries: int, k: int, *, exact: bool = True) -> None:
     """Score random codes, many of them alike; gains are multiples of 1/8, whose sums are exact, or any floats."""
     rng = np.random.default_rng([SEED, n, n_bits, n_queries])
     bits = rng.random((n, n_bits)) < 0.5
     bits[rng.random(n) < 0.2] = bits[0]
     codes = np.ascontiguousarray(oracle.pack(bits))
     draw = (lambda *shape: rng.integers(-40, 40, shape) / 8) if exact else (lambda *shape: rng.standard_normal(shape))
-    gains, constants = draw(n_queries, n_bits).astype(np.float32), draw(n_queries).astype(np.float32)
-    pair = (draw(n).astype(np.float32), np.abs(draw(n)).astype(np.float32)) if factors else None
-    found = least_scores(device, gains, [ScoredCodes(codes, pair)], k, constants=constants if factors else None)
-    oracle.check_least_scores(found, gains, codes, k, (*pair, constants) if pair else None)
+    gains = draw(n_queries, n_bits).astype(np.float32)
+    oracle.check_least_scores(least_scores(device, gains, [codes], k), gains, codes, k)
 
 
 def zero_case(device: SimulatedDevice) -> None:
@@ -175,7 +171,7 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "search-8": lambda device: search_case(device, 4203, 1, 3, 40),
     "search-50": lambda device: search_case(device, 4203, 7, 35, 5),
     "search-1024": lambda device: search_case(device, 99, 128, 9, 99),
-    "scored-20": lambda device: scored_case(device, 5003, 20, 11, 40, factors=True),
+    "scored-20": lambda device: scored_case(device, 5003, 20, 11, 40),
     "scored-64": lambda device: scored_case(device, 700, 64, 9, 333, exact=False),
     "scored-1024": lambda device: scored_case(device, 70, 1024, 3, 70),
     "scored-ties": lambda device: scored_case(device, 400, 2, 1, 3),

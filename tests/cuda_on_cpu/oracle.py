@@ -48,13 +48,7 @@ def check_codes(
     return float(wrong.mean()) if wrong.size else 0.0
 
 
-def check_least_scores(
-    found: tuple[np.ndarray, np.ndarray],
-    gains: np.ndarray,
-    codes: np.ndarray,
-    k: int,
-    factors: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-) -> None:
+def check_least_scores(found: tuple[np.ndarray, np.ndarray], gains: np.ndarray, codes: np.ndarray, k: int) -> None:
     """Assert that scores and rows (q, min(k, n)) are those of least score, within the rounding error of float32.
 
     Sums that float32 holds exactly must come out exactly, ties by lowest row.
@@ -62,10 +56,6 @@ def check_least_scores(
     gains = gains.astype(np.float64)
     bits = unpack(codes, gains.shape[1]).astype(np.float64)
     true, size = gains @ bits.T, np.abs(gains) @ bits.T
-    if factors is not None:
-        offsets, scales, constants = (x.astype(np.float64) for x in factors)
-        true = offsets + scales * (constants[:, None] + true)
-        size = np.abs(offsets) + np.abs(scales) * (np.abs(constants)[:, None] + size)
     band = (gains.shape[1] + 4) * U32 * size
     exact = not (true % 2.0**-6).any() and size.max() < 2.0**17
     scores, rows = found

@@ -91,8 +91,6 @@ def test_a_vector_index_adds_updates_removes_saves_and_loads(tmp_path, encoder):
 
 def test_what_product_codes_do_not_do_is_said(encoder):
     X = rows(300, 1)
-    with pytest.raises(ValueError, match="codes of OPQ take no factors"):
-        scq.VectorIndex(X, encoder=encoder, factors=True)
     other = scq.OPQ(N_BITS, random_state=1).fit(rows(400, 9))
     index = scq.HammingIndex(encoder.encode(X), N_BITS, encoder=encoder)
     with pytest.raises(ValueError, match="made by another encoder"):

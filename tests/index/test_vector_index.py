@@ -51,20 +51,18 @@ def check(found, Q, X, ids, metric, k):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factors", [False, True])
-def test_all_candidates_are_brute_force(metric, factors):
-    index = scq.VectorIndex(X, n_bits=16, metric=metric, factors=factors, random_state=0)
+def test_all_candidates_are_brute_force(metric):
+    index = scq.VectorIndex(X, n_bits=16, metric=metric, random_state=0)
     check(index.search(Q, 20, candidates=len(X)), Q, X, np.arange(len(X)), metric, 20)
     check(index.search(Q, 20, candidates=10 * len(X)), Q, X, np.arange(len(X)), metric, 20)
     assert len(index) == len(X)
-    assert index.bytes_per_row == (6 if factors else 2)
+    assert index.bytes_per_row == 2
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factors", [False, True])
-def test_default_candidates_find_most_neighbors(metric, factors):
+def test_default_candidates_find_most_neighbors(metric):
     many, queries = rows(6000, seed=2), rows(50, seed=3)
-    index = scq.VectorIndex(many, n_bits=24, metric=metric, factors=factors, random_state=0)
+    index = scq.VectorIndex(many, n_bits=24, metric=metric, random_state=0)
     true = np.argsort(brute(queries, many, metric), axis=1)[:, :10]
     found = index.search(queries, 10)[1]
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(true.tolist(), found.tolist(), strict=True)])
@@ -152,22 +150,21 @@ def test_without_vectors_distances_are_those_of_the_codes(metric):
 
 def test_an_index_that_begins_empty():
     encoder = scq.OgE(16, random_state=0).fit(X)
-    for factors in (False, True):
-        index = scq.VectorIndex(encoder=encoder, factors=factors)
-        assert len(index) == 0
-        assert index.n_bits == 16
-        assert index.bytes_per_row == (6 if factors else 2)
-        d, ids = index.search(Q, 3)
-        assert d.shape == ids.shape == (len(Q), 3)
-        assert (d == np.inf).all()
-        assert (ids == -1).all()
-        with pytest.raises(ValueError, match="index is empty"):
-            index.save("nowhere")
-        with pytest.raises(KeyError):
-            index.remove([0])
-        index.add(X[:700]).add(X[700:])
-        assert index.encoder is encoder
-        check(index.search(Q, 11, candidates=len(X)), Q, X, np.arange(len(X)), "l2", 11)
+    index = scq.VectorIndex(encoder=encoder)
+    assert len(index) == 0
+    assert index.n_bits == 16
+    assert index.bytes_per_row == 2
+    d, ids = index.search(Q, 3)
+    assert d.shape == ids.shape == (len(Q), 3)
+    assert (d == np.inf).all()
+    assert (ids == -1).all()
+    with pytest.raises(ValueError, match="index is empty"):
+        index.save("nowhere")
+    with pytest.raises(KeyError):
+        index.remove([0])
+    index.add(X[:700]).add(X[700:])
+    assert index.encoder is encoder
+    check(index.search(Q, 11, candidates=len(X)), Q, X, np.arange(len(X)), "l2", 11)
 
 
 @pytest.mark.parametrize("encoder", [None, scq.OgE(8), scq.ITQ(8)])
@@ -336,12 +333,11 @@ def same_answers(a, b, queries=Q, k=9):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factors", [False, True])
 @pytest.mark.parametrize("keep_vectors", [False, True])
-def test_save_and_load(tmp_path, metric, factors, keep_vectors):
+def test_save_and_load(tmp_path, metric, keep_vectors):
     rng = np.random.default_rng(0)
     ids = rng.permutation(2000)[:500]
-    options = {"metric": metric, "factors": factors, "keep_vectors": keep_vectors}
+    options = {"metric": metric, "keep_vectors": keep_vectors}
     index = scq.VectorIndex(X[:500], n_bits=16, ids=ids, random_state=0, **options)
     index.remove(ids[:20]).add(X[500:530], ids=ids[:30:-1][:30] + 3000).remove(ids[40:45]).add(
         X[530:533], ids=ids[40:43]
@@ -462,12 +458,11 @@ def test_files_of_another_kind_are_refused(tmp_path):
 def test_every_safetensors_reader_opens_the_file(tmp_path):
     from safetensors.numpy import load_file
 
-    index = scq.VectorIndex(X[:301], n_bits=12, factors=True, random_state=0)
+    index = scq.VectorIndex(X[:301], n_bits=12, random_state=0)
     index.save(tmp_path / "i")
     tensors = load_file(tmp_path / "i")
     np.testing.assert_array_equal(tensors["vectors"], X[:301])
     np.testing.assert_array_equal(tensors["codes"], index.encoder.encode(X[:301]))
-    assert tensors["factors"].shape == (301, 2)
 
 
 # -- threads ------------------------------------------------------------------------------------------------------

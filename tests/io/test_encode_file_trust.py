@@ -340,7 +340,7 @@ def test_encode(X, bad_path, on_invalid, name):
         encoder.encode(X, on_invalid="drop")
 
 
-def test_encode_into_an_array_and_with_factors(X, encoder, bad_path):
+def test_encode_into_an_array(X, encoder, bad_path):
     bad = np.load(bad_path)
     out = np.full((N, 2), 255, dtype=np.uint8)
     with pytest.warns(InvalidRowsWarning):
@@ -348,6 +348,3 @@ def test_encode_into_an_array_and_with_factors(X, encoder, bad_path):
     np.testing.assert_array_equal(out, expected(encoder, X, "zero"))
     with pytest.warns(InvalidRowsWarning), pytest.raises(ValueError, match="these codes have"):
         encoder.encode(bad, out=out, on_invalid="skip")
-    with pytest.warns(InvalidRowsWarning):
-        wide = encoder.encode(bad, factors=True, on_invalid="skip")
-    np.testing.assert_array_equal(wide, np.delete(encoder.encode(X, factors=True), BAD, axis=0))

@@ -6,7 +6,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_engines import INSTRUCTION_SETS, use_engine
 
-from scq_gpu._core.factors import RowFactors
 from scq_gpu.kernels import asymmetric, native
 
 SPECIAL = np.array([0, -1, 1, 0.5, -3, 1e30, -1e30, 3e38, -3e38, 1e-30, 1e-42, -1e-42, 1e-45], dtype=np.float32)
@@ -40,18 +39,13 @@ def rounded_tables(gain):
         return halves[:, :, 0, values & 15] + halves[:, :, 1, values >> 4]
 
 
-def brute_force(tables, codes, k, factors=None):
+def brute_force(tables, codes, k):
     """Score everything, sort everything."""
     q, n = len(tables), len(codes)
     scores = np.zeros((q, n), dtype=np.float32)
     with np.errstate(all="ignore"):
         for b in range(codes.shape[1]):
             scores += tables[:, b, codes[:, b]]
-        if factors is not None:
-            offsets, scales, constants = factors
-            scores = constants[:, None] + scores
-            scores = scales.astype(np.float32) * scores
-            scores = offsets.astype(np.float32) + scores
     scores = np.where(np.isnan(scores), np.float32(np.inf), scores)
     best, rows = np.full((q, k), np.inf, dtype=np.float32), np.full((q, k), -1)
     order = np.argsort(scores, axis=1, kind="stable")[:, :k]
@@ -59,13 +53,12 @@ def brute_force(tables, codes, k, factors=None):
     return best, rows
 
 
-def check(gain, codes, k, factors=None, cuts=(), tables=None):
+def check(gain, codes, k, cuts=(), tables=None):
     """Check that codes in one piece and in parts give the same answer."""
     parts = np.split(codes, cuts)
-    split = factors and RowFactors(np.split(factors[0], cuts), np.split(factors[1], cuts), factors[2])
-    expected = brute_force(tables_of(gain, codes.shape[1]) if tables is None else tables, codes, k, factors)
+    expected = brute_force(tables_of(gain, codes.shape[1]) if tables is None else tables, codes, k)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = asymmetric.knn(gain, parts, k, factors=split)
+        found = asymmetric.knn(gain, parts, k)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
     assert found[0].dtype == np.float32
@@ -84,18 +77,11 @@ def whole_gains(rng, q, n_bits):
     return (rng.integers(-400, 400, (q, n_bits)) / 8).astype(np.float32)
 
 
-def random_factors(rng, q, n, dtype):
-    scales = rng.random(n).astype(dtype)
-    scales[rng.random(n) < 0.2] = 0
-    return rng.standard_normal(n).astype(dtype), scales, rng.standard_normal(q).astype(np.float32)
-
-
 @pytest.mark.parametrize("n_bits", [1, 3, 8, 9, 31, 64, 65, 128, 200, 256, 300, 1024])
-@pytest.mark.parametrize("with_factors", [False, True])
-def test_lengths(n_bits, with_factors):
+def test_lengths(n_bits):
     rng = np.random.default_rng(n_bits)
     codes, gain = random_codes(rng, 20_011, n_bits), whole_gains(rng, 5, n_bits)
-    check(gain, codes, 7, random_factors(rng, 5, len(codes), np.float16) if with_factors else None)
+    check(gain, codes, 7)
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 127, 1000, 8192, 8193])
@@ -104,7 +90,6 @@ def test_numbers_of_rows_and_results(n, k):
     rng = np.random.default_rng(n + k)
     codes, gain = random_codes(rng, n, 44), whole_gains(rng, 3, 44)
     check(gain, codes, k)
-    check(gain, codes, k, random_factors(rng, 3, n, np.float32))
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 31, 33, 70])
@@ -113,7 +98,6 @@ def test_numbers_of_queries(q):
     codes, gain = random_codes(rng, 30_000, 100), whole_gains(rng, q, 100)
     cuts = [0, 1, 77, 77, 20_000, 30_000]  # empty parts among them
     check(gain, codes, 12, cuts=cuts)
-    check(gain, codes, 12, random_factors(rng, q, 30_000, np.float16), cuts=cuts)
 
 
 @pytest.mark.parametrize("k", [1, 50, 3000])
@@ -132,7 +116,6 @@ def test_equal_gains(value):
     gain[1, ::2] = 0
     tables = rounded_tables(gain)
     check(gain, codes, 20, tables=tables)
-    check(gain, codes, 20, random_factors(rng, 3, len(codes), np.float32), tables=tables)
 
 
 def test_sums_are_those_of_the_byte_tables_to_the_last_bit():
@@ -142,21 +125,15 @@ def test_sums_are_those_of_the_byte_tables_to_the_last_bit():
     gain = (1 + rng.standard_normal((6, 256)) * 1e-7).astype(np.float32)
     tables = rounded_tables(gain)
     check(gain, codes, 300, tables=tables)
-    offsets = (1000 + rng.standard_normal(len(codes)) * 1e-3).astype(np.float32)
-    factors = offsets, np.full(len(codes), 1e-6, dtype=np.float32), np.full(6, -120.0, dtype=np.float32)
-    check(gain, codes, 300, factors, tables=tables)
 
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1, 1e20, 1e37])
 def test_scales_of_any_size(scale):
     rng = np.random.default_rng(0)
     codes = random_codes(rng, 20_000, 64)
-    gain = (rng.standard_normal((4, 64)) * 10.0 ** rng.integers(-3, 2, 64)).astype(np.float32)
-    tables = rounded_tables(gain)
     with np.errstate(over="ignore"):
-        scales = (rng.random(len(codes)) * scale).astype(np.float32)
-        offsets = (rng.standard_normal(len(codes)) * scale * 5).astype(np.float32)
-    check(gain, codes, 30, (offsets, scales, np.zeros(4, dtype=np.float32)), tables=tables)
+        gain = (rng.standard_normal((4, 64)) * scale * 10.0 ** rng.integers(-3, 2, 64)).astype(np.float32)
+    check(gain, codes, 30, tables=rounded_tables(gain))
 
 
 def test_a_few_gains_outweigh_the_others():
@@ -176,8 +153,6 @@ def test_rounding_larger_than_what_tells_rows_apart(large):
     gain[:, 0] = large
     gain[3:, 64] = -large
     check(gain, codes, 40, tables=rounded_tables(gain))
-    ones = np.ones(len(codes), dtype=np.float32)
-    check(gain, codes, 40, (0 * ones, ones, np.zeros(6, dtype=np.float32)), tables=rounded_tables(gain))
 
 
 def test_overflow_on_the_way():
@@ -186,11 +161,8 @@ def test_overflow_on_the_way():
     codes[4000] = 3, 1
     gain = np.zeros((2, 16), dtype=np.float32)
     gain[:, :2], gain[:, 8] = -2e38, 3e38
-    ones = np.ones(len(codes), dtype=np.float32)
-    for factors in (None, (0 * ones, ones, np.full(2, 3e38, dtype=np.float32))):
-        expected = brute_force(rounded_tables(gain), codes, 3, factors)
-        assert (expected[1][:, 0] == 4000).all()
-        check(gain, codes, 3, factors, tables=rounded_tables(gain))
+    assert (brute_force(rounded_tables(gain), codes, 3)[1][:, 0] == 4000).all()
+    check(gain, codes, 3, tables=rounded_tables(gain))
 
 
 def test_few_rows_far_nearer_than_the_others():
@@ -200,7 +172,6 @@ def test_few_rows_far_nearer_than_the_others():
     gain = np.abs(whole_gains(rng, 5, 48)) + 1
     gain[:, 0] = 10_000
     check(gain, codes, 2000)
-    check(gain, codes, 2000, random_factors(rng, 5, 1 << 14, np.float32))
 
 
 def test_the_native_core_was_searched():
@@ -210,13 +181,10 @@ def test_the_native_core_was_searched():
 def test_memory_maps(tmp_path):
     rng = np.random.default_rng(0)
     codes, gain = random_codes(rng, 20_000, 91), whole_gains(rng, 3, 91)
-    factors = random_factors(rng, 3, 20_000, np.float16)
-    arrays = {"codes": codes, "offsets": factors[0], "scales": factors[1]}
-    for name, array in arrays.items():
-        np.save(tmp_path / f"{name}.npy", array)
-    maps = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in arrays}
-    check(gain, maps["codes"], 9)
-    check(gain, maps["codes"], 9, (maps["offsets"], maps["scales"], factors[2]), cuts=[7])
+    np.save(tmp_path / "codes.npy", codes)
+    mapped = np.load(tmp_path / "codes.npy", mmap_mode="r")
+    check(gain, mapped, 9)
+    check(gain, mapped, 9, cuts=[7])
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -227,10 +195,9 @@ def test_memory_maps(tmp_path):
     q=st.integers(1, 5),
     k=st.integers(1, 800),
     gains=st.sampled_from(["whole", "normal", "special", "steep"]),
-    factors=st.sampled_from([None, np.float16, np.float32, "special"]),
     distinct=st.sampled_from([None, 1, 5]),
 )
-def test_anything(seed, n, n_bits, q, k, gains, factors, distinct):
+def test_anything(seed, n, n_bits, q, k, gains, distinct):
     rng = np.random.default_rng(seed)
     codes = random_codes(rng, n, n_bits, distinct=distinct)
     gain = {
@@ -240,10 +207,4 @@ def test_anything(seed, n, n_bits, q, k, gains, factors, distinct):
         "steep": lambda: rng.standard_normal((q, n_bits)) * 10.0 ** rng.integers(-12, 12, n_bits),
     }[gains]()
     gain = gain.astype(np.float32)
-    row_factors = None
-    if factors == "special":
-        chosen = rng.choice(SPECIAL, (2, n))
-        row_factors = chosen[0], np.abs(chosen[1]), rng.choice(SPECIAL, q)
-    elif factors is not None:
-        row_factors = random_factors(rng, q, n, factors)
-    check(gain, codes, k, row_factors, sorted(rng.integers(0, n + 1, 2)), tables=rounded_tables(gain))
+    check(gain, codes, k, sorted(rng.integers(0, n + 1, 2)), tables=rounded_tables(gain))

@@ -11,10 +11,9 @@ from cuda_on_cpu.cases import CASES, SEED, scored_case
 
 import scq_gpu as scq
 from scq_gpu._core import arrays as devices
-from scq_gpu._core.factors import RowFactors
 from scq_gpu.kernels import asymmetric
 from scq_gpu.kernels.cuda import asymmetric as cuda
-from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, least_scores
+from scq_gpu.kernels.cuda.asymmetric import least_scores
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
 
@@ -34,7 +33,7 @@ def cupy():
 @pytest.mark.parametrize("n_bits", [1, 7, 9, 31, 33, 64, 129])
 def test_edge_shapes(n, n_bits):
     scored_case(DEVICE, n, n_bits, 3, min(n, 10))
-    scored_case(DEVICE, n, n_bits, 1, n, factors=True, exact=False)
+    scored_case(DEVICE, n, n_bits, 1, n, exact=False)
 
 
 @pytest.mark.parametrize("q", [1, 7, 8, 9, 17])
@@ -45,9 +44,8 @@ def test_numbers_of_queries(variant, q):
     scored_case(DEVICE, 40, 8 * n_bytes, q, 5)
 
 
-@pytest.mark.parametrize("factors", [False, True])
-def test_thread_order_does_not_matter(factors):
-    scored_case(SimulatedDevice(seeds=(0, 1, 2, 3)), 900, 40, 10, 50, factors=factors, exact=False)
+def test_thread_order_does_not_matter():
+    scored_case(SimulatedDevice(seeds=(0, 1, 2, 3)), 900, 40, 10, 50, exact=False)
 
 
 @pytest.mark.parametrize("case", ["scored-ties", "far-codes"])
@@ -58,7 +56,7 @@ def test_special_cases(case):
 @pytest.mark.parametrize("k", [1, 99, 100])
 def test_equal_scores_come_by_row(k):
     codes, gains = np.full((100, 3), 7, dtype=np.uint8), np.ones((2, 24), dtype=np.float32)
-    scores, rows = least_scores(DEVICE, gains, [ScoredCodes(codes, None)], k)
+    scores, rows = least_scores(DEVICE, gains, [codes], k)
     assert (scores == 9).all()
     assert (rows == np.arange(k)).all()
 
@@ -66,10 +64,8 @@ def test_equal_scores_come_by_row(k):
 def test_order_of_special_scores():
     """Infinities, both zeros, which are equal, subnormal numbers, and NaN, which counts as inf."""
     values = np.array([np.inf, 0.0, -0.0, np.nan, -np.inf, 1e-45, -1e-45, 3e38, -3e38, -0.0, 1.0], dtype=np.float32)
-    factors = values, np.zeros(len(values), dtype=np.float32)
-    codes, gains = np.zeros((len(values), 1), dtype=np.uint8), np.zeros((1, 8), dtype=np.float32)
-    zero = np.zeros(1, dtype=np.float32)
-    scores, rows = least_scores(DEVICE, gains, [ScoredCodes(codes, factors)], len(values), constants=zero)
+    codes = oracle.pack(np.eye(len(values), dtype=bool))  # each row has one bit, whose gain is its score
+    scores, rows = least_scores(DEVICE, values[None], [codes], len(values))
     assert rows.tolist() == [[4, 8, 6, 1, 2, 9, 5, 10, 7, 0, 3]]
     assert scores[0, :-1].tolist() == values[rows[0, :-1]].tolist()
     assert scores[0, -1] == np.inf
@@ -81,7 +77,7 @@ def test_rows_and_queries_in_blocks(monkeypatch):
     monkeypatch.setattr(cuda.AsymmetricVariant, "chunk_items", 64)
     assert cuda.asymmetric_variant(3).batches(1000, 20, 1) == (8, 64)
     for k in (1, 70, 300):
-        scored_case(DEVICE, 300, 20, 20, k, factors=True)
+        scored_case(DEVICE, 300, 20, 20, k)
 
 
 def test_batches_stay_within_the_memory_there_is():
@@ -94,22 +90,15 @@ def test_batches_stay_within_the_memory_there_is():
         assert 4 * min(q, queries) * rows <= min(variant.score_bytes, free // 4)
 
 
-@pytest.mark.parametrize("with_factors", [False, True])
 @pytest.mark.parametrize("cuts", [(), (0, 5, 5, 60)])
-def test_calls_with_arrays_give_what_array_operations_give(cupy, with_factors, cuts):
+def test_calls_with_arrays_give_what_array_operations_give(cupy, cuts):
     rng = np.random.default_rng(SEED)
     codes, gain = rng.integers(0, 4, (90, 3), dtype=np.uint8), (rng.integers(-40, 40, (4, 21)) / 8).astype(np.float32)
-    numbers = rng.integers(0, 9, (2, 90)).astype(np.float16) / 4
-    split = [np.split(x, cuts) for x in (codes, *numbers)]
-    parts = [x for x in split[0] if len(x)]
-    offsets, scales = ([x for x in each if len(x)] for each in split[1:])
-    constants = gain[:, 0].copy()
-    factors = RowFactors(offsets, scales, constants) if with_factors else None
-    expected = asymmetric.knn(gain, parts, 100, factors=factors)
-    on_device = [[fake_cupy.array(x) for x in each] for each in (parts, offsets, scales)]
-    factors = RowFactors(*on_device[1:], constants) if with_factors else None
-    assert asymmetric.engine(on_device[0][0]) == "cuda"
-    found = asymmetric.knn(gain, on_device[0], 100, factors=factors)
+    parts = [x for x in np.split(codes, cuts) if len(x)]
+    expected = asymmetric.knn(gain, parts, 100)
+    on_device = [fake_cupy.array(x) for x in parts]
+    assert asymmetric.engine(on_device[0]) == "cuda"
+    found = asymmetric.knn(gain, on_device, 100)
     for result, wanted in zip(found, expected, strict=True):
         assert result.dtype == wanted.dtype
         np.testing.assert_array_equal(result, wanted)

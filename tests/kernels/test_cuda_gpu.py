@@ -9,7 +9,6 @@ from cuda_on_cpu.cases import SEED, features, linear_map
 
 import scq_gpu as scq
 from scq_gpu._core.arrays import cuda_device, linalg_errors, namespace
-from scq_gpu._core.factors import RowFactors
 from scq_gpu.kernels import encode_linear
 from scq_gpu.kernels.cuda import asymmetric
 from scq_gpu.kernels.cuda.encode import encode_variants
@@ -108,26 +107,22 @@ def test_search(cp, n, n_bytes):
     assert np.array_equal(distances, true[rows, columns])
 
 
-@pytest.mark.parametrize("factors", [False, True])
 @pytest.mark.parametrize("n_bits", [7, 64, 200, 1024, 3072])
-def test_asymmetric_scores(cp, n_bits, factors):
+def test_asymmetric_scores(cp, n_bits):
     rng = np.random.default_rng(SEED)
     codes = oracle.pack(rng.random((5003, n_bits)) < 0.5)
     codes[::7] = codes[0]
-    gain, constants = (rng.standard_normal(shape).astype(np.float32) for shape in ((11, n_bits), 11))
-    pair = [rng.random(len(codes)).astype(np.float16) for _ in range(2)]
-    on_device = RowFactors(*([cp.asarray(x)] for x in pair), constants) if factors else None
-    scores, rows = asymmetric.knn(gain, [cp.asarray(codes)], 300, factors=on_device)
-    oracle.check_least_scores((scores.get(), rows.get()), gain, codes, 300, (*pair, constants) if factors else None)
+    gain = rng.standard_normal((11, n_bits)).astype(np.float32)
+    scores, rows = asymmetric.knn(gain, [cp.asarray(codes)], 300)
+    oracle.check_least_scores((scores.get(), rows.get()), gain, codes, 300)
 
 
-@pytest.mark.parametrize("factors", [False, True])
 @pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
-def test_asymmetric_search(cp, metric, factors):
+def test_asymmetric_search(cp, metric):
     X = np.random.default_rng(SEED).standard_normal((3000, 40), dtype=np.float32) * np.linspace(2, 0.5, 40, dtype="f")
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     encoder = scq.OgE(n_bits=30, max_iter=3, tol=0, random_state=0).fit(X)
-    codes = encoder.encode(X, factors=factors)
+    codes = encoder.encode(X)
     expected = HammingIndex(codes, n_bits=30).search_asymmetric(encoder, X[:20], 50, metric=metric)
     found = HammingIndex(cp.asarray(codes), n_bits=30).search_asymmetric(encoder, X[:20], 50, metric=metric)
     np.testing.assert_allclose(found[0].get(), expected[0], rtol=1e-4, atol=1e-5)

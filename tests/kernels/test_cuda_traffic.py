@@ -8,7 +8,7 @@ import pytest
 from cuda_on_cpu import COMPILER, Kernel, SimulatedDevice, oracle
 from cuda_on_cpu.cases import SEED, features, linear_map
 
-from scq_gpu.kernels.cuda.asymmetric import ScoredCodes, asymmetric_variant, least_scores
+from scq_gpu.kernels.cuda.asymmetric import asymmetric_variant, least_scores
 from scq_gpu.kernels.cuda.encode import encode, encode_variant
 from scq_gpu.kernels.cuda.hamming import Database, hamming_variant
 
@@ -71,27 +71,18 @@ def test_search_reads_the_database_once_a_tile_of_queries(counting, n, n_bytes, 
     assert traffic["hamming_collect"][4:] == [(0, 4 * n_queries * k), (0, 8 * n_queries * k)]
 
 
-@pytest.mark.parametrize("factors", [False, True])
 @pytest.mark.parametrize(("n", "n_bits", "n_queries"), [(5000, 64, 8), (4097, 13, 17), (300, 1024, 5)])
-def test_scores_read_codes_once_a_tile_of_queries(counting, n, n_bits, n_queries, factors):
+def test_scores_read_codes_once_a_tile_of_queries(counting, n, n_bits, n_queries):
     device, traffic = counting
     rng = np.random.default_rng(SEED)
     codes = oracle.pack(rng.random((n, n_bits)) < 0.5)
-    gains, constants, k = (
-        rng.standard_normal((n_queries, n_bits), dtype=np.float32),
-        np.zeros(n_queries, np.float32),
-        10,
-    )
-    pair = (np.zeros(n, np.float32), np.ones(n, np.float32)) if factors else None
-    found = least_scores(device, gains, [ScoredCodes(codes, pair)], k, constants=constants if factors else None)
+    gains, k = rng.standard_normal((n_queries, n_bits), dtype=np.float32), 10
+    found = least_scores(device, gains, [codes], k)
     oracle.check_least_scores(found, gains, codes, k)
     variant = asymmetric_variant(codes.shape[1])
     expected = formulas.asymmetric_traffic(variant, n, codes.shape[1], n_bits, n_queries)
     arrays = traffic["asymmetric_scores"]
-    assert arrays[:2] == [(expected.codes, 0), (expected.gains, 0)]
-    if factors:  # else these are the gains once more, not looked at
-        assert arrays[2:5] == [(expected.factors, 0), (expected.factors, 0), (expected.constants, 0)]
-    assert arrays[5] == (0, expected.keys)
+    assert arrays == [(expected.codes, 0), (expected.gains, 0), (0, expected.keys)]
     assert traffic["asymmetric_select"] == [(5 * expected.keys, 0), (0, 4 * n_queries * k), (0, 8 * n_queries * k)]
 
 

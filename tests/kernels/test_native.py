@@ -245,15 +245,12 @@ def test_sizes_that_do_not_fit_are_refused(core):
         (lambda: core.Rows(codes, -1), "at least 0"),
         (lambda: core.Rows(codes, 100, True), "fewer codes than rows"),
         (lambda: core.Rows(codes, 100, False, np.zeros(1, np.uint64)), "bitset is shorter"),
-        (lambda: core.Rows(codes, 100, False, None, np.zeros(100, np.float32)), "come together"),
-        (lambda: core.Rows(codes, 100, False, None, *[np.zeros(99, np.float32)] * 2), "fewer factors"),
         (lambda: core.nearest([good], queries[:, :3].copy(), d, rows, 1), "differ in width"),
         (lambda: core.nearest([good], queries, d, rows[:1], 1), "shape"),
         (lambda: core.nearest([good], queries, d, rows, 0), "threads"),
         (lambda: core.nearest([good], np.zeros((2, 0), np.uint8), d, rows, 1), "at least one byte"),
         (lambda: core.within([good], queries, -1, 1), "radius"),
-        (lambda: core.least([good], entries[:, :, :, :8].copy(), None, scores, rows, 1), "entries"),
-        (lambda: core.least([good], entries, np.zeros(2, np.float32), scores, rows, 1), "factors"),
+        (lambda: core.least([good], entries[:, :, :, :8].copy(), scores, rows, 1), "entries"),
         (lambda: core.to_blocks(codes, np.zeros((1, 256), np.uint8)), "blocks must have the shape"),
         (lambda: core.to_rows(np.zeros((1, 256), np.uint8), codes), "blocks must have the shape"),
     ]
@@ -266,7 +263,7 @@ def test_sizes_that_do_not_fit_are_refused(core):
         lambda: core.Rows(codes[0], 1),
         lambda: core.nearest([good], queries, d.astype(np.int64), rows, 1),
         lambda: core.nearest([None], queries, d, rows, 1),
-        lambda: core.least([good], entries.astype(np.float64), None, scores, rows, 1),
+        lambda: core.least([good], entries.astype(np.float64), scores, rows, 1),
     ):
         with pytest.raises((TypeError, ValueError)):
             wrong()

@@ -1,4 +1,4 @@
-"""An index that changes: ids, removal, factors, files, and many threads at once."""
+"""An index that changes: ids, removal, files, and many threads at once."""
 
 import copy
 import hashlib
@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import scq_gpu as scq
+from scq_gpu.search import index_file
 from scq_gpu.search.index import HammingIndex
 
 LAST = 2**63 - 1
@@ -27,11 +28,6 @@ def codes_of(ids, width=4):
 
 def distances(query, codes):
     return np.unpackbits(query[None] ^ codes, axis=1).sum(axis=1)
-
-
-def wide(codes, seed=0):
-    factors = np.random.default_rng(seed).random((len(codes), 2)).astype("<f2")
-    return np.concatenate([codes, factors.view(np.uint8)], axis=1)
 
 
 def brute(query, ids, k):
@@ -86,20 +82,14 @@ def test_any_order_of_adding_and_removing():
 
 
 @pytest.mark.parametrize("asarray", [np.asarray, array_api_strict.asarray])
-@pytest.mark.parametrize("factors", [False, True])
-def test_remove_in_any_namespace(asarray, factors):
+def test_remove_in_any_namespace(asarray):
     codes = codes_of(np.arange(20))
-    index = HammingIndex(asarray(wide(codes) if factors else codes), 32)
-    index.remove(asarray(np.array([0, 7, 19]))).add(asarray(wide(codes[:1], 1) if factors else codes[:1]))
+    index = HammingIndex(asarray(codes), 32)
+    index.remove(asarray(np.array([0, 7, 19]))).add(asarray(codes[:1]))
     assert index.ids.tolist() == [*range(1, 7), *range(8, 19), 19]
-    assert index.has_factors is factors
     stored = index.tensors()
-    assert ("factors" in stored) is factors
     expected = np.concatenate([codes[[*range(1, 7), *range(8, 19)]], codes[:1]])
     np.testing.assert_array_equal(np.concatenate(stored["codes"]), expected)
-    if factors:
-        halves = np.concatenate([wide(codes)[[*range(1, 7), *range(8, 19)]], wide(codes[:1], 1)])[:, 4:]
-        np.testing.assert_array_equal(np.concatenate(stored["factors"]), np.ascontiguousarray(halves).view("<f2"))
 
 
 def test_unknown_ids_are_named_and_nothing_is_removed():
@@ -134,13 +124,9 @@ def test_removing_nothing_and_everything():
     assert index.ids.tolist() == [0]
 
 
-def test_an_empty_index_takes_codes_of_either_kind(tmp_path):
+def test_an_empty_index_is_saved(tmp_path):
     codes = codes_of(np.arange(5))
-    for first, second in ((codes, wide(codes)), (wide(codes), codes)):
-        index = HammingIndex(first, 32).remove(np.arange(5)).add(second)
-        assert index.has_factors is (second.shape[1] == 8)
-        assert len(index) == 5
-    empty = HammingIndex(wide(codes[:0]), 32).add(wide(codes[:0]))
+    empty = HammingIndex(codes[:0], 32).add(codes[:0])
     empty.save(tmp_path / "empty")
     assert len(HammingIndex.load(tmp_path / "empty")) == 0
 
@@ -173,22 +159,12 @@ def test_an_id_twice_is_refused_and_nothing_added():
     check(index, range(5))
 
 
-def test_factors_are_not_mixed():
-    codes = codes_of(np.arange(5))
-    with pytest.raises(ValueError, match="holds codes with factors and these come without"):
-        HammingIndex(wide(codes), 32).add(codes)
-    with pytest.raises(ValueError, match="holds codes without factors and these come with"):
-        HammingIndex(codes, 32).add(wide(codes))
-
-
 def test_bytes_per_row_and_repr():
     codes = codes_of(np.arange(5))
     sizes = [
         (HammingIndex(codes, 32), 4),
         (HammingIndex(codes[:, :2], 12 + 4), 2),
-        (HammingIndex(wide(codes), 32), 8),
         (HammingIndex(codes, 32, ids=np.arange(5) + 1), 12),
-        (HammingIndex(wide(codes), 32, ids=np.arange(5) + 1), 16),
         (HammingIndex(codes, 32).remove([1]), 12),
     ]
     for index, size in sizes:
@@ -196,18 +172,9 @@ def test_bytes_per_row_and_repr():
         assert f"bytes_per_row={size}" in repr(index)
 
 
-def test_factors_change_no_hamming_search():
-    codes = codes_of(np.arange(300))
-    plain, with_factors = HammingIndex(codes, 32), HammingIndex(wide(codes), 32)
-    for a, b in zip(plain.search(codes[:9], 20), with_factors.search(codes[:9], 20), strict=True):
-        np.testing.assert_array_equal(a, b)
-    for a, b in zip(plain.range_search(codes[:9], 10), with_factors.range_search(codes[:9], 10), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies_are_indexes_of_their_own(make):
-    index = HammingIndex(wide(codes_of(np.arange(30))), 32)
+    index = HammingIndex(codes_of(np.arange(30)), 32)
     index.search(codes_of([1]), 3)
     other = make(index)
     other.remove([3])
@@ -219,31 +186,27 @@ def test_copies_are_indexes_of_their_own(make):
 # -- files --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("factors", [False, True])
 @pytest.mark.parametrize("with_ids", [False, True])
 @pytest.mark.parametrize("n_bits", [9, 16, 24])
-def test_save_and_load(tmp_path, factors, with_ids, n_bits):
+def test_save_and_load(tmp_path, with_ids, n_bits):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((211, 30)).astype(np.float32)
     encoder = scq.OgE(n_bits, random_state=0).fit(X)
     ids = rng.permutation(1000)[:211] if with_ids else None
-    index = HammingIndex(encoder.encode(X, factors=factors), n_bits, ids=ids, encoder=encoder)
-    index.add(encoder.encode(X[:3], factors=factors))
+    index = HammingIndex(encoder.encode(X), n_bits, ids=ids, encoder=encoder)
+    index.add(encoder.encode(X[:3]))
     index.remove(index.ids[[5, 100]]) if with_ids else None
     index.save(tmp_path / "i.safetensors")
     loaded = HammingIndex.load(tmp_path / "i.safetensors")
     np.testing.assert_array_equal(loaded.ids, index.ids)
-    assert loaded.has_factors is factors
     assert loaded.bytes_per_row == index.bytes_per_row
     for metric in ("l2", "cosine", "ip"):
         answers = (x.search_asymmetric(encoder, X[:7], 20, metric=metric) for x in (index, loaded))
         for a, b in zip(*answers, strict=True):
             np.testing.assert_array_equal(a, b)
     tensors = load_file(tmp_path / "i.safetensors")
-    assert set(tensors) == {"codes", "digests"} | ({"factors"} if factors else set()) | ({"ids"} if with_ids else set())
-    if factors:
-        assert tensors["factors"].dtype == np.float16
-    grown = loaded.add(encoder.encode(X[:4], factors=factors)).remove(loaded.ids[:1])
+    assert set(tensors) == {"codes", "digests"} | ({"ids"} if with_ids else set())
+    grown = loaded.add(encoder.encode(X[:4])).remove(loaded.ids[:1])
     grown.save(tmp_path / "i.safetensors")  # over the file that it reads from
     again = HammingIndex.load(tmp_path / "i.safetensors")
     np.testing.assert_array_equal(again.ids, grown.ids)
@@ -253,7 +216,7 @@ def test_save_and_load(tmp_path, factors, with_ids, n_bits):
 @pytest.mark.parametrize("with_ids", [False, True])
 @pytest.mark.parametrize("distance", ["hamming", "spherical"])
 def test_a_file_laid_out_by_hand_loads(tmp_path, with_ids, distance):
-    """Ids, then codes, then digests of the header and of these; no factors and no fingerprint."""
+    """Ids, then codes, then digests of the header and of these; no fingerprint."""
     n_bits, ids = 12, np.arange(40, dtype="<i8") * 3 + 1
     codes = codes_of(ids, width=2) & np.array([255, 15], dtype=np.uint8)
     contract = "bit k = [x.w_k >= t_k]; byte k//8, position k%8, LSB first; padding 0; v1"
@@ -272,7 +235,6 @@ def test_a_file_laid_out_by_hand_loads(tmp_path, with_ids, distance):
     index = HammingIndex.load(tmp_path / "hand.safetensors", verify=True)
     assert len(index) == 40
     assert index.distance == distance
-    assert not index.has_factors
     expected = ids if with_ids else np.arange(40)
     np.testing.assert_array_equal(index.ids, expected)
     if index.distance == "hamming":
@@ -284,16 +246,14 @@ def test_a_file_laid_out_by_hand_loads(tmp_path, with_ids, distance):
     assert len(HammingIndex.load(tmp_path / "new.safetensors")) == 39
 
 
-def test_a_file_whose_factors_do_not_fit_is_refused(tmp_path):
-    HammingIndex(wide(codes_of(np.arange(6))), 32).save(tmp_path / "i")
-    content = (tmp_path / "i").read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    header["factors"]["shape"] = [3, 4]
-    text = json.dumps(header).encode().ljust(length)
-    (tmp_path / "bad").write_bytes(content[:8] + text + content[8 + length :])
-    with pytest.raises(ValueError, match="factors and codes differ in length"):
-        HammingIndex.load(tmp_path / "bad")
+def test_a_file_with_per_row_factors_is_refused(tmp_path):
+    """They are gone: bits without them would rank worse than the file promises."""
+    facts = {"format": "scq_gpu.HammingIndex v1", "n_bits": "32", "distance": "hamming"}
+    index_file.write(
+        tmp_path / "i", {"factors": [np.zeros((6, 2), dtype="<f2")], "codes": [codes_of(np.arange(6))]}, facts
+    )
+    with pytest.raises(ValueError, match="holds per-row factors, which no longer exist: encode the rows again, or use"):
+        HammingIndex.load(tmp_path / "i")
 
 
 # -- threads ------------------------------------------------------------------------------------------------------

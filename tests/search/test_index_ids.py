@@ -151,15 +151,14 @@ def test_a_filter_reads_what_was_added_and_a_memory_map(tmp_path):
     check(index.search(codes[:3], 40, allowed=allowed), codes[:3], {int(i): codes[i] for i in allowed}, 40)
 
 
-@pytest.mark.parametrize("factors", [False, True])
 @pytest.mark.parametrize("ids", [False, True])
-def test_asymmetric_search_with_a_filter(asarray, factors, ids):
+def test_asymmetric_search_with_a_filter(asarray, ids):
     """The same distances as without it, of the rows that it leaves."""
     rng = np.random.default_rng(4)
     X, Q = rng.normal(size=(300, 24)), rng.normal(size=(4, 24))
     encoder = scq.OgE(n_bits=N_BITS, max_iter=5, tol=0, random_state=0).fit(X)
     given = rng.permutation(1000)[:300] if ids else None
-    index = HammingIndex(asarray(encoder.encode(X, factors=factors)), N_BITS, ids=given)
+    index = HammingIndex(asarray(encoder.encode(X)), N_BITS, ids=given)
     every, order = map(host, index.search_asymmetric(encoder, Q, 300))
     allowed = index.ids[rng.random(300) < 0.3]
     d, found = map(host, index.search_asymmetric(encoder, Q, 50, allowed=allowed))
@@ -183,19 +182,18 @@ def test_spherical_distance_with_a_filter():
         np.testing.assert_array_equal(some[row], d[row][kept][:5])
 
 
-@pytest.mark.parametrize("factors", [False, True])
-def test_update_in_any_namespace(asarray, factors):
+def test_update_in_any_namespace(asarray):
     rng = np.random.default_rng(5)
     X = rng.normal(size=(60, 24))
     encoder = scq.OgE(n_bits=N_BITS, max_iter=5, tol=0, random_state=0).fit(X)
-    codes = encoder.encode(X, factors=factors)
+    codes = encoder.encode(X)
     index = HammingIndex(asarray(codes[:40]), N_BITS, ids=np.arange(40)[::-1].copy())
     index.update([7, 0, 31], asarray(codes[50:53]))
     changed = np.array(codes[:40][::-1])
     changed[[7, 0, 31]] = codes[50:53]
     fresh = HammingIndex(asarray(changed), N_BITS)
     found, expected = index.tensors(), fresh.tensors()
-    assert found.keys() - {"ids"} == expected.keys() == ({"codes", "factors"} if factors else {"codes"})
+    assert found.keys() - {"ids"} == expected.keys() == {"codes"}
     for name, parts in expected.items():
         for a, b in zip(found[name], parts, strict=True):
             np.testing.assert_array_equal(a, b)

@@ -2,7 +2,6 @@
 //
 //   codes    (n, n_bytes) bytes, rows code_stride bytes apart; bit j in byte j / 8 at position j % 8
 //   gains    (n_queries, n_bits) float32: what bit j, where it is set, adds to the score of a row
-//   offsets, scales (n,), constants (n_queries,) float32: with_factors makes of a sum offset + scale * (constant + sum)
 //   keys     (n_queries, n) uint32: scores as integers in the same order, NaN counting as inf
 //   scores   (n_queries, k) float32 and ids (n_queries, k) int64: the k least, in no order of scores but, of equal scores,
 //            by row. The host sorts them.
@@ -38,9 +37,8 @@ __device__ __forceinline__ float to_score(uint32_t key) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-asymmetric_scores(const uint8_t* __restrict__ codes, const float* __restrict__ gains, const float* __restrict__ offsets,
-                  const float* __restrict__ scales, const float* __restrict__ constants, uint32_t* __restrict__ keys,
-                  int64_t n, int64_t code_stride, int n_bytes, int n_bits, int n_queries, int with_factors) {
+asymmetric_scores(const uint8_t* __restrict__ codes, const float* __restrict__ gains, uint32_t* __restrict__ keys,
+                  int64_t n, int64_t code_stride, int n_bytes, int n_bits, int n_queries) {
     DYNAMIC_SHARED(Table, tables);  // 2 n_bytes of them
     const int query_tiles = (n_queries + QUERIES - 1) / QUERIES;
     const int first_query = int(blockIdx.x % query_tiles) * QUERIES, queries = min(QUERIES, n_queries - first_query);
@@ -73,12 +71,10 @@ asymmetric_scores(const uint8_t* __restrict__ codes, const float* __restrict__ g
                 sum[q] += tables[2 * b + 1].sum[q][byte >> 4];
             }
         }
-        const float offset = with_factors ? offsets[item] : 0.f, scale = with_factors ? scales[item] : 1.f;
 #pragma unroll
         for (int q = 0; q < QUERIES; ++q) {
             if (q >= queries) break;
-            const float score = with_factors ? offset + scale * (constants[first_query + q] + sum[q]) : sum[q];
-            keys[int64_t(first_query + q) * n + item] = to_key(score);
+            keys[int64_t(first_query + q) * n + item] = to_key(sum[q]);
         }
     }
 }

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from scq_gpu._core.arrays import Array, row_slices
-from scq_gpu._core.factors import RowFactors
 from scq_gpu.kernels.cuda.launch import (
     SHARED_BYTES,
-    as_cupy,
     ceil_div,
     in_library_of,
     launch,
@@ -70,46 +68,31 @@ def asymmetric_variants() -> list[AsymmetricVariant]:
     return [AsymmetricVariant(queries) for queries in (8, 4, 2, 1)]
 
 
-class ScoredCodes(NamedTuple):
-    """Codes, and the factors that make a row's score ``offset + scale * (constant + sum)`` instead of the sum."""
-
-    codes: Array  # (n, n_bytes) uint8, row-major
-    factors: tuple[Array, Array] | None  # offsets (n,) and scales (n,) float32
-
-
-def knn(gain: np.ndarray, parts: list[Array], k: int, *, factors: RowFactors | None = None) -> tuple[Array, Array]:
+def knn(gain: np.ndarray, parts: list[Array], k: int) -> tuple[Array, Array]:
     """Find the rows of least score, as `scq_gpu.kernels.asymmetric.knn` does. A score that is NaN counts as inf."""
     device, codes = on_one_device(**{f"part {i} of the codes": x for i, x in enumerate(parts)})
     xp = device.xp
     with device.current():
-        scored, constants = [ScoredCodes(x, None) for x in codes], None
-        if factors is not None:
-            floats = ([xp.ascontiguousarray(as_cupy(x), dtype=xp.float32) for x in each] for each in factors[:2])
-            scored = [ScoredCodes(x, pair) for x, pair in zip(codes, zip(*floats, strict=True), strict=True)]
-            constants = xp.asarray(factors.constants, dtype=xp.float32)
         gains = xp.asarray(gain, dtype=xp.float32)
-        scores, rows = least_scores(device, xp.ascontiguousarray(gains), scored, k, constants=constants)
+        scores, rows = least_scores(device, xp.ascontiguousarray(gains), codes, k)
         scores, rows = pad_columns(scores, k, np.inf, xp=xp), pad_columns(rows, k, -1, xp=xp)
         return in_library_of(parts[0], scores), in_library_of(parts[0], rows)
 
 
-def least_scores(
-    device: Any, gains: Array, parts: list[ScoredCodes], k: int, *, constants: Array | None = None
-) -> tuple[Array, Array]:
+def least_scores(device: Any, gains: Array, parts: list[Array], k: int) -> tuple[Array, Array]:
     """Find the rows of least score: scores (q, m) float32 and rows (q, m) int64, m = min(k, n), ties by lowest row.
 
-    ``gains`` (q, n_bits) and ``constants`` (q,) are float32 arrays on the device. Scores of all pairs are held for as
-    many queries at a time as memory allows, and for as many rows where those of all rows are too many.
+    ``gains`` (q, n_bits) is a float32 array on the device, and the parts are row-major codes. Scores of all pairs are
+    held for as many queries at a time as memory allows, and for as many rows where those of all rows are too many.
     """
     xp = device.xp
-    n, (q, _) = max(len(part.codes) for part in parts), gains.shape
-    queries_at_once, rows_at_once = asymmetric_variant(parts[0].codes.shape[1]).batches(n, q, device.free_bytes())
+    n, (q, _) = max(len(part) for part in parts), gains.shape
+    queries_at_once, rows_at_once = asymmetric_variant(parts[0].shape[1]).batches(n, q, device.free_bytes())
     answers = []
     for queries in row_slices(q, queries_at_once):
         best = None
         for block, first in _blocks(parts, rows_at_once):
-            constant = None if constants is None else constants[queries]
-            found = _least_of_block(device, gains[queries], block, first, min(k, len(block.codes)), constant)
+            found = _least_of_block(device, gains[queries], block, first, min(k, len(block)))
             # rows of equal score stay in order: those found before come first in a stable sort
             if best is not None:
                 found = tuple(xp.concatenate(x, axis=1) for x in zip(best, found, strict=True))
@@ -120,31 +103,24 @@ def least_scores(
     return scores, rows
 
 
-def _blocks(parts: list[ScoredCodes], size: int) -> Iterator[tuple[ScoredCodes, int]]:
+def _blocks(parts: list[Array], size: int) -> Iterator[tuple[Array, int]]:
     """Yield blocks of at most ``size`` rows, and the row each begins with."""
     first = 0
-    for codes, factors in parts:
+    for codes in parts:
         for rows in row_slices(len(codes), size):
-            cut = None if factors is None else (factors[0][rows], factors[1][rows])
-            yield ScoredCodes(codes[rows], cut), first + rows.start
+            yield codes[rows], first + rows.start
         first += len(codes)
 
 
-def _least_of_block(
-    device: Any, gains: Array, block: ScoredCodes, first: int, k: int, constants: Array | None
-) -> tuple[Array, Array]:
+def _least_of_block(device: Any, gains: Array, codes: Array, first: int, k: int) -> tuple[Array, Array]:
     """Find the k rows of least score of a block. Only rows of equal score are in order."""
-    xp, codes = device.xp, block.codes
+    xp = device.xp
     (q, n_bits), (n, n_bytes) = gains.shape, codes.shape
     variant = asymmetric_variant(n_bytes)
     keys = xp.empty((q, n), dtype=xp.uint32)
     scores, rows = xp.empty((q, k), dtype=xp.float32), xp.empty((q, k), dtype=xp.int64)
-    # without factors the kernel reads none of these addresses
-    unused = gains
-    offsets, scales = (unused, unused) if block.factors is None else block.factors
-    arrays = (codes, gains, offsets, scales, unused if constants is None else constants, keys)
     sizes = (np.int64(n), np.int64(codes.strides[0]))
-    score = (*arrays, *sizes, *map(np.int32, (n_bytes, n_bits, q, block.factors is not None)))
+    score = (codes, gains, keys, *sizes, *map(np.int32, (n_bytes, n_bits, q)))
     shared = variant.shared(n_bytes)
     launch(device, variant, "asymmetric_scores", blocks=variant.blocks(n, q), shared=shared[0], args=score)
     select = (keys, scores, rows, np.int64(n), np.int64(first), np.int32(k))

@@ -69,12 +69,11 @@ class CodeSearch:
         # the core's integers of 64 bits are C's long long, which NumPy tells from long
         return query.view(np.int64), d, row.view(np.int64)
 
-    def least(self, entries: np.ndarray, k: int, *, factors: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    def least(self, entries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Find the rows of least score from tables (q, bytes, 2, 16): scores (q, k) float32 and rows (q, k) int64."""
         scores = np.full((len(entries), k), np.inf, dtype=np.float32)
         rows = np.full(scores.shape, -1, dtype=np.int64)
-        constants = None if factors is None else np.ascontiguousarray(factors.constants, dtype=np.float32)
-        core.least(self._rows(factors), np.ascontiguousarray(entries), constants, scores, rows, allowed_threads())
+        core.least(self._rows(), np.ascontiguousarray(entries), scores, rows, allowed_threads())
         return scores, rows
 
     def cells(self, tables: np.ndarray, k: int, *, keep: int) -> tuple[np.ndarray, np.ndarray]:
@@ -87,14 +86,10 @@ class CodeSearch:
         core.cells(self._rows(), np.ascontiguousarray(tables, dtype=np.float32), keep, scores, rows, allowed_threads())
         return scores, rows
 
-    def _rows(self, factors: Any = None) -> list[Any]:
+    def _rows(self) -> list[Any]:
         """Return the parts as the core takes them."""
-        beside: Any = [(None, None)] * len(self._codes)
-        if factors is not None:
-            pairs = zip(factors.offsets, factors.scales, strict=True)
-            beside = [tuple(np.ascontiguousarray(x, dtype=np.float32) for x in pair) for pair in pairs]
-        known = zip(self._codes, self._counts, self._blocked, beside, strict=True)
-        return [core.Rows(codes, count, blocked, None, *pair) for codes, count, blocked, pair in known]
+        known = zip(self._codes, self._counts, self._blocked, strict=True)
+        return [core.Rows(codes, count, blocked, None) for codes, count, blocked in known]
 
 
 def _to_blocks(codes: np.ndarray) -> np.ndarray:

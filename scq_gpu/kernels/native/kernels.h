@@ -17,8 +17,6 @@ struct Part {
   int64_t rows;
   bool blocked;
   const uint64_t* allowed;  // bit row % 64 of word row / 64: the row may be found; null: all may
-  const float* offsets;     // per-row factors of scores: offset + scale * (constant + sum); null: none
-  const float* scales;
 };
 
 // Calls on behalf of a user, who may interrupt them.
@@ -30,7 +28,6 @@ struct Call {
 // Sums of table entries, two tables of 16 for each byte of a code: entries[query][byte][low or high nibble][value].
 struct Tables {
   const float* entries;
-  const float* constants;  // of each query, if rows have factors
   int64_t queries;
 };
 

@@ -43,39 +43,32 @@ void without_gil(int threads, Function&& function) {
   if (!done) throw nb::python_error();
 }
 
-// Rows to search: codes, and what is known of each row.
+// Rows to search: codes, and which of them may be found.
 struct Rows {
   Codes codes;
   int64_t count;
   bool blocked;
   std::optional<Array<const uint64_t, 1>> allowed;
-  std::optional<Array<const float, 1>> offsets, scales;
 
-  Rows(Codes codes, int64_t count, bool blocked, std::optional<Array<const uint64_t, 1>> allowed,
-       std::optional<Array<const float, 1>> offsets, std::optional<Array<const float, 1>> scales)
-      : codes(codes), count(count), blocked(blocked), allowed(allowed), offsets(offsets), scales(scales) {
+  Rows(Codes codes, int64_t count, bool blocked, std::optional<Array<const uint64_t, 1>> allowed)
+      : codes(codes), count(count), blocked(blocked), allowed(allowed) {
     check(count >= 0, "a part needs a count of rows of at least 0");
     int64_t blocks = (count + 63) / 64;
     // blocks come as (blocks, 64 * width)
     check(blocked ? (int64_t)codes.shape(0) >= blocks && codes.shape(1) % 64 == 0 : (int64_t)codes.shape(0) >= count,
           "a part has fewer codes than rows");
     check(!allowed || (int64_t)allowed->shape(0) >= blocks, "the bitset is shorter than the codes");
-    check(offsets.has_value() == scales.has_value(), "offsets and scales come together");
-    check(!offsets || ((int64_t)offsets->shape(0) >= count && (int64_t)scales->shape(0) >= count),
-          "there are fewer factors than rows");
   }
 
   int64_t width() const { return blocked ? (int64_t)codes.shape(1) / 64 : (int64_t)codes.shape(1); }
 };
 
-std::vector<scq::Part> parts_of(const std::vector<const Rows*>& parts, int64_t width, bool factors) {
+std::vector<scq::Part> parts_of(const std::vector<const Rows*>& parts, int64_t width) {
   check(width >= 1, "codes need at least one byte");
   std::vector<scq::Part> found;
   for (const Rows* rows : parts) {
     check(rows != nullptr && rows->width() == width, "codes and queries differ in width");
-    check(!factors || rows->offsets, "constants need rows with factors");
-    found.push_back({rows->codes.data(), rows->count, rows->blocked, rows->allowed ? rows->allowed->data() : nullptr,
-                     factors ? rows->offsets->data() : nullptr, factors ? rows->scales->data() : nullptr});
+    found.push_back({rows->codes.data(), rows->count, rows->blocked, rows->allowed ? rows->allowed->data() : nullptr});
   }
   return found;
 }
@@ -90,21 +83,19 @@ void nearest(const std::vector<const Rows*>& parts, Codes queries, Array<int32_t
              int threads) {
   int64_t width = queries.shape(1), n = queries.shape(0), k = distances.shape(1);
   check_answer(distances, rows, n);
-  auto found = parts_of(parts, width, false);
+  auto found = parts_of(parts, width);
   without_gil(threads, [&](const scq::Call& call) {
     return chosen->nearest(call, found, width, queries.data(), n, k, distances.data(), rows.data());
   });
 }
 
-void least(const std::vector<const Rows*>& parts, Array<const float, 4> entries,
-           std::optional<Array<const float, 1>> constants, Array<float, 2> scores, Array<int64_t, 2> rows,
-           int threads) {
+void least(const std::vector<const Rows*>& parts, Array<const float, 4> entries, Array<float, 2> scores,
+           Array<int64_t, 2> rows, int threads) {
   int64_t n = entries.shape(0), width = entries.shape(1), k = scores.shape(1);
   check(entries.shape(2) == 2 && entries.shape(3) == 16, "entries must have the shape (queries, bytes, 2, 16)");
-  check(!constants || (int64_t)constants->shape(0) == n, "there must be as many constants as queries");
   check_answer(scores, rows, n);
-  auto found = parts_of(parts, width, constants.has_value());
-  scq::Tables tables{entries.data(), constants ? constants->data() : nullptr, n};
+  auto found = parts_of(parts, width);
+  scq::Tables tables{entries.data(), n};
   without_gil(threads, [&](const scq::Call& call) {
     return chosen->least(call, found, width, tables, k, scores.data(), rows.data());
   });
@@ -116,7 +107,7 @@ void cells(const std::vector<const Rows*>& parts, Array<const float, 3> entries,
   check(entries.shape(2) == 256, "entries must have the shape (queries, bytes, 256)");
   check(keep >= 1, "keep must be at least 1");
   check_answer(scores, rows, n);
-  auto found = parts_of(parts, width, false);
+  auto found = parts_of(parts, width);
   without_gil(threads, [&](const scq::Call& call) {
     return chosen->cells(call, found, width, entries.data(), n, keep, k, scores.data(), rows.data());
   });
@@ -136,7 +127,7 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> joined(const std::vector<scq::Pairs>& pai
 auto within(const std::vector<const Rows*>& parts, Codes queries, int64_t radius, int threads) {
   int64_t width = queries.shape(1);
   check(radius >= 0, "the radius must be at least 0");
-  auto found = parts_of(parts, width, false);
+  auto found = parts_of(parts, width);
   std::vector<scq::Pairs> pairs;
   without_gil(threads, [&](const scq::Call& call) {
     return chosen->within(call, found, width, queries.data(), queries.shape(0), std::min(radius, 8 * width), pairs);
@@ -219,14 +210,12 @@ void use(const std::string& name) {
 NB_MODULE(_core, m) {
   chosen = scq::kernels(scq::available().front());
   nb::class_<Rows>(m, "Rows").def(
-      nb::init<Codes, int64_t, bool, std::optional<Array<const uint64_t, 1>>, std::optional<Array<const float, 1>>,
-               std::optional<Array<const float, 1>>>(),
-      "codes"_a.noconvert(), "count"_a, "blocked"_a = false, "allowed"_a.noconvert() = nb::none(),
-      "offsets"_a.noconvert() = nb::none(), "scales"_a.noconvert() = nb::none());
+      nb::init<Codes, int64_t, bool, std::optional<Array<const uint64_t, 1>>>(), "codes"_a.noconvert(), "count"_a,
+      "blocked"_a = false, "allowed"_a.noconvert() = nb::none());
   m.def("nearest", &nearest, "parts"_a, "queries"_a.noconvert(), "distances"_a.noconvert(), "rows"_a.noconvert(),
         "threads"_a);
-  m.def("least", &least, "parts"_a, "entries"_a.noconvert(), "constants"_a.noconvert().none(),
-        "scores"_a.noconvert(), "rows"_a.noconvert(), "threads"_a);
+  m.def("least", &least, "parts"_a, "entries"_a.noconvert(), "scores"_a.noconvert(), "rows"_a.noconvert(),
+        "threads"_a);
   m.def("cells", &cells, "parts"_a, "entries"_a.noconvert(), "keep"_a, "scores"_a.noconvert(), "rows"_a.noconvert(),
         "threads"_a);
   m.def("within", &within, "parts"_a, "queries"_a.noconvert(), "radius"_a, "threads"_a);

@@ -95,15 +95,13 @@ class Within {
 
 struct Block {
   const uint8_t* bytes;
-  int64_t first_row;   // of the block, through all parts
-  const Part* part;
-  int64_t row_in_part;
+  int64_t first_row;  // of the block, through all parts
 };
 
 class Hamming {
  public:
   using Score = int32_t;
-  static constexpr bool has_factors = false, high_only = false;
+  static constexpr bool high_only = false;
 
   Hamming(const uint8_t* queries, int64_t n, int64_t width)
       : width_(width), tables_(hamming_tables(queries, n, width)) {}
@@ -126,11 +124,10 @@ class Hamming {
   std::vector<uint8_t> tables_;
 };
 
-template <bool Factors>
 class Scores {
  public:
   using Score = float;
-  static constexpr bool has_factors = Factors, high_only = false;
+  static constexpr bool high_only = false;
 
   Scores(const Tables& tables, int64_t width)
       : width_(width), given_(tables), tables_(tables.queries * width * 32), start_(tables.queries),
@@ -149,17 +146,6 @@ class Scores {
     return steps >= 0 ? (int64_t)std::min(steps, 65535.0) : -1;
   }
 
-  // Which rows may have a score within the bound, from their sums, rounded as the exact score is: rounding is monotone.
-  uint64_t rows_below(int64_t q, const uint16_t* sums, const Block& block, float bound) const {
-    uint64_t rows = 0;
-    int64_t count = std::min<int64_t>(64, block.part->rows - block.row_in_part);
-    float start = (float)start_[q], unit = (float)unit_[q];
-    const float *offsets = block.part->offsets + block.row_in_part, *scales = block.part->scales + block.row_in_part;
-    for (int64_t r = 0; r < count; r++)
-      rows |= (uint64_t)!(offsets[r] + scales[r] * (start + unit * (float)sums[r]) > bound) << r;
-    return rows;
-  }
-
   template <class Kept>
   void offer(int64_t q, uint64_t rows, const uint16_t*, const Block& block, Kept& kept) const {
     const float* entries = given_.entries + q * width_ * 32;
@@ -169,10 +155,6 @@ class Scores {
       for (int64_t c = 0; c < width_; c++) {
         uint8_t v = block.bytes[c * 64 + r];
         score += entries[32 * c + (v & 15)] + entries[32 * c + 16 + (v >> 4)];
-      }
-      if constexpr (Factors) {
-        int64_t row = block.row_in_part + r;
-        score = block.part->offsets[row] + block.part->scales[row] * (given_.constants[q] + score);
       }
       kept.offer(std::isnan(score) ? std::numeric_limits<float>::infinity() : score, block.first_row + r);
     }
@@ -200,8 +182,6 @@ class Scores {
       pair = std::max(pair, range);
       total += range;
     }
-    double constant = Factors ? given_.constants[q] : 0;
-    size += std::fabs(constant);
     if (!(size < 1e37)) {
       // sums of these numbers may overflow: no row is passed over
       start_[q] = -std::numeric_limits<float>::infinity();
@@ -217,7 +197,7 @@ class Scores {
         out[16 * c + v] = (uint8_t)std::min(steps, 255.0);
       }
     double rounding = (double)(width_ + 16) * std::numeric_limits<float>::epsilon() * size;
-    start_[q] = (float)(constant + start - rounding);
+    start_[q] = (float)(start - rounding);
   }
 
   int64_t width_;
@@ -231,7 +211,7 @@ class Scores {
 class Cells {
  public:
   using Score = float;
-  static constexpr bool has_factors = false, high_only = true;
+  static constexpr bool high_only = true;
 
   Cells(const float* entries, int64_t n, int64_t width)
       : width_(width), entries_(entries), tables_(n * width * 32), limits_(n, 65535) {
@@ -295,14 +275,9 @@ void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* bl
     uint16_t stored[64];
     for (int i = 0; i < Q; i++) {
       uint64_t rows = 0;
-      if constexpr (Kind::has_factors) {
-        store(sums, i, stored);
-        rows = kind.rows_below(q + i, stored, block, kept[i].bound()) & allowed;
-      } else {
-        if (limits[i] >= 0) rows = rows_below(sums, i, limits[i]) & allowed;
-        if (rows) store(sums, i, stored);
-      }
+      if (limits[i] >= 0) rows = rows_below(sums, i, limits[i]) & allowed;
       if (!rows) continue;
+      store(sums, i, stored);
       kind.offer(q + i, rows, stored, block, kept[i]);
       limits[i] = kind.limit(q + i, kept[i].bound());
     }
@@ -312,7 +287,7 @@ void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* bl
     uint64_t allowed = part.allowed ? part.allowed[first + b] : ~0ull;
     if (part.rows - at < 64) allowed &= (1ull << (part.rows - at)) - 1;
     if (!allowed) continue;
-    Block block{blocks + b * 64 * width, row + at, &part, at};
+    Block block{blocks + b * 64 * width, row + at};
     if constexpr (InBytes) {
       ByteSums<Q> sums;
       sum_in_bytes<Q>(block.bytes, width, tables, sums);
@@ -452,9 +427,7 @@ bool nearest(const Call& call, const std::vector<Part>& parts, int64_t width, co
 
 bool least(const Call& call, const std::vector<Part>& parts, int64_t width, const Tables& tables, int64_t k,
            float* scores, int64_t* rows) {
-  if (tables.constants)
-    return find_least(call, parts, width, Scores<true>(tables, width), tables.queries, k, scores, rows);
-  return find_least(call, parts, width, Scores<false>(tables, width), tables.queries, k, scores, rows);
+  return find_least(call, parts, width, Scores(tables, width), tables.queries, k, scores, rows);
 }
 
 // For each query the sum of groups up to which about `keep` of the allowed rows lie, from a sample of blocks.
