@@ -151,7 +151,7 @@ def far_codes_case(device: SimulatedDevice) -> None:
     far = np.empty((3, 2**31 + 8), dtype=np.uint8)[:, :2]
     far[:] = codes
     far.flags.writeable = False  # the simulator then takes no copy of it
-    oracle.check_least_scores(least_scores(device, gains, [ScoredCodes(far, None)], 3), gains, codes, 3)
+    oracle.check_least_scores(least_scores(device, gains, [far], 3), gains, codes, 3)
 
 
 CASES: dict[str, Callable[[SimulatedDevice], object]] = {
