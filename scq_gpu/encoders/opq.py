@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from scq_gpu._core.arrays import Array, from_host, generator, is_dask, like, namespace, row_slices, to_host
+from scq_gpu._core.arrays import Array, from_host, generator, is_dask, like, namespace, to_host
 from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.validate import METRICS, check_array, check_choice
 from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder, show_progress
 from scq_gpu.io import faiss_index
+from scq_gpu.kernels import quantize
 from scq_gpu.rows.basis import compute_basis
-from scq_gpu.training.cells import CELLS, NU, Quantizer, centers, first_cells, first_rotation, learn, nearest
+from scq_gpu.training.cells import CELLS, NU, Quantizer, centers, first_cells, first_rotation, learn
 
 START_ROWS = 64 * CELLS
 """Rows that V is learned on first. Cells of 64 rows fit those better than others, which rounds over all rows mend."""
@@ -175,25 +176,9 @@ class OPQ(Encoder):
         if is_dask(X):
             raise TypeError("OPQ does not encode a Dask array; encode parts that fit in memory")
         with self._opened(X, *self._fitted_arrays) as (rows, axes, cells, mean):
-            # How BLAS rounds depends on the height of a matrix, so each has the same, the last filled up with zeros: a
-            # row has one code, alone or among others. On a GPU few large products take less time.
-            xp, height = rows.xp, 128 if rows.on_host else 4096
-            axes, cells, mean = (xp.astype(x, rows.dtype, copy=False) for x in (axes, cells, mean))
-            W = xp.matrix_transpose(xp.reshape(axes, (-1, axes.shape[2]))) * self.scale_
-            cells = cells * self.scale_
-
-            def each(X: Array, function: Callable[[Array], Array]) -> Array:
-                n = X.shape[0]
-                filling = xp.zeros((-n % height, X.shape[1]), dtype=X.dtype, device=rows.device)
-                X = xp.concat([X, filling]) if filling.shape[0] else X
-                return xp.concat([function(X[part, :]) for part in row_slices(X.shape[0], height)])[:n, ...]
-
-            codes = rows.map_blocks(
-                lambda X: each(X, lambda X: (X - mean) @ W),
-                lambda Y: each(Y, lambda Y: nearest(Y, cells, xp=xp)),
-                where="X @ axes",
-                to_origin=True,
-            )
+            W = rows.xp.matrix_transpose(rows.xp.reshape(axes, (-1, axes.shape[2]))) * self.scale_
+            by = quantize.Map(mean, W, cells * self.scale_)
+            codes = rows.map_codes(partial(quantize.encode_rows, by=by), cells.shape[0], where="X @ axes")
         return self._returned(codes, rows)
 
     def decode(self, codes: Array) -> Array:

@@ -10,6 +10,7 @@ import functools
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -288,24 +289,33 @@ class Rows:
         shape = (self.shape[0], code_bytes(W.shape[1]))
         if out is not None:
             check_out(out, shape=shape, like=self.origin)
+        W, t = lay_out(W, t, self.sample, precision=precision)
+        return self.map_codes(partial(encode_rows, W=W, t=t, precision=precision), shape[1], out=out, where="X @ W")
+
+    def map_codes(
+        self, function: Callable[..., tuple[Array, Any]], width: int, *, where: str, out: Array | None = None
+    ) -> Array:
+        """Concatenate codes (n, width) that ``function(X, out=...)`` makes of rows as they are stored, for `encode`.
+
+        The function gives the codes, and whether the products named by ``where`` were finite.
+        """
+        shape = (self.shape[0], width)
         if not self.shape[0]:
             xp, device = namespace(self.origin), device_of(self.origin)
             return xp.empty(shape, dtype=xp.uint8, device=device) if out is None else out
-        W, t = lay_out(W, t, self.sample, precision=precision)
         floats = self.on_host or self.xp.isdtype(self.sample.dtype, "real floating")
         if floats and not isinstance(self.X, RowSource) and not self._streams:
             size = self.shape[0]
         else:
             size = self.block_rows if self.gpu else max(self.block_rows, self.encode_bytes // self._row_bytes)
         if not self.on_host:
-            parts = (encode_rows(X, W, t, precision=precision) for X in self._stored_blocks(size))
-            return self._gather(parts, "X @ W", to_origin=True)
+            return self._gather(map(function, self._stored_blocks(size)), where, to_origin=True)
         codes = out if isinstance(out, np.ndarray) else np.empty(shape, dtype=np.uint8)
         start = 0
         for X in self._stored_blocks(size):
-            _, finite = encode_rows(X, W, t, precision=precision, out=codes[start : start + X.shape[0]])
+            _, finite = function(X, out=codes[start : start + X.shape[0]])
             if not finite:
-                raise self.nonfinite("X @ W")
+                raise self.nonfinite(where)
             start += X.shape[0]
         return codes
 

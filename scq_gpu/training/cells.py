@@ -22,6 +22,7 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, device_of, from_host, row_slices, to_host
 from scq_gpu.kernels.linalg import orthonormalize, polar
+from scq_gpu.kernels.quantize import nearest, sum_by_cell
 
 NIBBLE = 16
 CELLS = NIBBLE**2  # that one byte can name
@@ -49,43 +50,9 @@ class Quantizer(NamedTuple):
 # ---- rows and cells ----
 
 
-def nearest(Y: Array, cells: Array, squares: Array | None = None, *, xp: ModuleType) -> Array:
-    """Return the numbers (m, bytes) of the cells nearest to rotated rows Y (m, bytes * w).
-
-    ``squares`` (bytes, 256) are added to distances in place of the squared lengths of the cells.
-    """
-    w = cells.shape[-1]
-    halves = (xp.sum(cells * cells, axis=-1) if squares is None else squares) / 2
-    found = []
-    for g in range(cells.shape[0]):
-        scores = Y[:, g * w : (g + 1) * w] @ xp.matrix_transpose(cells[g, ...])
-        scores -= halves[g, :]
-        found.append(xp.argmax(scores, axis=1))
-    return xp.astype(xp.stack(found, axis=1), xp.uint8)
-
-
 def centers(codes: Array, cells: Array, *, xp: ModuleType) -> Array:
     """Return the cells (m, bytes * w) that codes (m, bytes) name."""
     return xp.concat([xp.take(cells[g, ...], codes[:, g], axis=0) for g in range(cells.shape[0])], axis=1)
-
-
-def _sums(codes: Array, Y: Array, K: int, *, dtype: Any, xp: ModuleType) -> Array:
-    """Return for K cells of each byte (bytes, K, w + 1) the sum of their rows in Y, and their number.
-
-    Rows are sorted by cell, so the sums of the cells are differences of running sums.
-    """
-    w = Y.shape[1] // codes.shape[1]
-    every = xp.arange(K, dtype=codes.dtype, device=device_of(codes))
-    one = xp.ones((Y.shape[0], 1), dtype=dtype, device=device_of(Y))
-    found = []
-    for g in range(codes.shape[1]):
-        order = xp.argsort(codes[:, g], stable=True)
-        ends = xp.searchsorted(xp.take(codes[:, g], order), every, side="right")
-        rows = xp.take(Y[:, g * w : (g + 1) * w], order, axis=0)
-        running = xp.cumulative_sum(xp.concat([xp.astype(rows, dtype), one], axis=1), axis=0, include_initial=True)
-        upto = xp.take(running, ends, axis=0)
-        found.append(upto - xp.concat([running[:1, :], upto[:-1, :]]))
-    return xp.stack(found)
 
 
 def _move(cells: Array, sums: Array, *, xp: ModuleType) -> Array:
@@ -137,7 +104,7 @@ def _k_means(Y: Array, n_bytes: int, rng: np.random.Generator, *, dtype: Any, xp
     # the rounds over all 256 cells that follow make up for what is missing
     for _ in range(8):
         codes = nearest(Y, xp.astype(cells, Y.dtype), xp=xp)
-        cells = _move(cells, _sums(codes, Y, NIBBLE, dtype=dtype, xp=xp), xp=xp)
+        cells = _move(cells, sum_by_cell(codes, Y, NIBBLE, dtype=dtype, xp=xp), xp=xp)
     return cells, nearest(Y, xp.astype(cells, Y.dtype), xp=xp)
 
 
@@ -190,7 +157,7 @@ def _round(rows: Any, at: Quantizer, *, over: Map, xp: ModuleType) -> tuple[Quan
         for part in row_slices(Z.shape[0], HEIGHT):
             Y = Z[part, :] @ V
             parts.append(nearest(Y, T, lengths, xp=xp))
-            sums = sums + _sums(parts[-1], Y, K, dtype=dtype, xp=xp)
+            sums = sums + sum_by_cell(parts[-1], Y, K, dtype=dtype, xp=xp)
         return xp.concat(parts), sums
 
     def correlate(pair: tuple[Array, Array]) -> Array:

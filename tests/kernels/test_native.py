@@ -191,6 +191,97 @@ def test_cells_of_near_groups_are_scored(core):
     assert (rows >= 0).all()
 
 
+@st.composite
+def quantizers(draw):
+    """Rows of each type, far from the origin or not, and cells, some of them equal."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n, d, n_bytes, w = (draw(st.integers(1, most)) for most in (40, 40, 5, 20))
+    X = rng.standard_normal((n, d)) * 5 + draw(st.sampled_from([0, 30]))
+    name = draw(st.sampled_from(["float32", "float64", "float16", "uint8"]))
+    X = X.clip(0, 255).round().astype(np.uint8) if name == "uint8" else X.astype(name)
+    dtype = np.float64 if name == "float64" else np.float32
+    mean, W = X.mean(axis=0).astype(dtype), (rng.standard_normal((d, n_bytes * w)) / d**0.5).astype(dtype)
+    cells = rng.standard_normal((n_bytes, 256, w)).astype(dtype) * 4
+    return X, mean, W, cells.take(rng.integers(0, draw(st.sampled_from([2, 256])), 256), axis=1)
+
+
+@ANY
+@given(problem=quantizers(), threads=st.integers(1, 3))
+def test_quantize_finds_the_nearest_cells(core, problem, threads):
+    X, mean, W, cells = problem
+    n_bytes, _, w = cells.shape
+    halves = np.ascontiguousarray((cells * cells).sum(axis=2) / 2)
+    codes = np.full((len(X), n_bytes), 0xA5, dtype=np.uint8)
+    assert core.quantize(X, mean, np.asfortranarray(W) if w % 2 else W, cells, halves, codes, threads)
+    Y = ((X.astype(np.float64) - mean) @ W.astype(np.float64)).reshape(len(X), n_bytes, w)
+    squares = ((Y[:, :, None] - cells.astype(np.float64)) ** 2).sum(axis=3)
+    found = np.take_along_axis(squares, codes[:, :, None].astype(int), axis=2)[:, :, 0]
+    size = (np.abs(X.astype(np.float64) - mean) @ np.abs(W)).max() + np.abs(cells).max()
+    assert (found <= squares.min(axis=2) + 200 * np.finfo(cells.dtype).eps * size**2).all()
+    # of equal cells, the first
+    first = [
+        [np.flatnonzero((book == book[c]).all(axis=1))[0] for book, c in zip(cells, row, strict=True)] for row in codes
+    ]
+    np.testing.assert_array_equal(codes, first)
+    one = np.zeros((1, n_bytes), dtype=np.uint8)
+    for i in (0, len(X) // 2, len(X) - 1):
+        core.quantize(X[i : i + 1], mean, W, cells, halves, one, 1)
+        np.testing.assert_array_equal(one[0], codes[i])
+
+
+@ANY
+@given(problem=quantizers(), threads=st.integers(1, 3))
+def test_rotated_rows_are_quantized_and_added_up_by_cell(core, problem, threads):
+    X, mean, W, cells = problem
+    n_bytes, _, w = cells.shape
+    Y, codes = np.ascontiguousarray((X - mean).astype(W.dtype) @ W), np.zeros((len(X), n_bytes), dtype=np.uint8)
+    core.quantize(Y, None, None, cells, (cells * cells).sum(axis=2) / 2, codes, threads)
+    squares = ((Y.reshape(len(X), n_bytes, 1, w).astype(np.float64) - cells) ** 2).sum(axis=3)
+    found = np.take_along_axis(squares, codes[:, :, None].astype(int), axis=2)[:, :, 0]
+    size = np.abs(Y).sum(axis=1).max() + np.abs(cells).max()
+    assert (found <= squares.min(axis=2) + 200 * np.finfo(cells.dtype).eps * size**2).all()
+    sums = np.ones((n_bytes, 256, w + 1))
+    core.add_by_cell(codes, Y, sums, threads)
+    for g in range(n_bytes):
+        for cell in range(256):
+            rows = Y.reshape(len(X), n_bytes, w)[codes[:, g] == cell, g].astype(np.float64)
+            np.testing.assert_allclose(sums[g, cell, :w], 1 + rows.sum(axis=0), rtol=1e-9, atol=1e-9)
+            assert sums[g, cell, w] == 1 + len(rows)
+
+
+def test_quantize_reports_what_is_not_finite(core):
+    X, W = np.ones((30, 7), np.float32), np.ones((7, 6), np.float32)
+    cells, halves, codes = (
+        np.zeros((2, 256, 3), np.float32),
+        np.zeros((2, 256), np.float32),
+        np.zeros((30, 2), np.uint8),
+    )
+    assert core.quantize(X, np.zeros(7, np.float32), W, cells, halves, codes, 2)
+    for bad in (np.nan, np.inf, -np.inf):
+        X[17, 5] = bad
+        assert not core.quantize(X, np.zeros(7, np.float32), W, cells, halves, codes, 2)
+
+
+def test_quantizers_that_do_not_fit_are_refused(core):
+    f = np.float32
+    right = {"X": np.zeros((5, 7), f), "mean": np.zeros(7, f), "W": np.zeros((7, 6), f)}
+    right |= {"cells": np.zeros((2, 256, 3), f), "halves": np.zeros((2, 256), f), "codes": np.zeros((5, 2), np.uint8)}
+    assert core.quantize(**right, threads=1)
+    wrong = [
+        ("X", np.zeros((5, 8), f)), ("X", np.zeros((5, 7))), ("X", np.zeros((4, 7), f)),
+        ("X", np.zeros((5, 14), f)[:, ::2]), ("mean", np.zeros(6, f)), ("mean", np.zeros(7)), ("mean", None),
+        ("W", np.zeros((7, 5), f)), ("W", None), ("cells", np.zeros((2, 255, 3), f)),
+        ("cells", np.zeros((2, 256, 2), f)), ("cells", np.zeros((2, 256, 3), np.int32)),
+        ("halves", np.zeros((2, 255), f)), ("halves", np.zeros((2, 256))), ("codes", np.zeros((5, 3), np.uint8)),
+    ]  # fmt: skip
+    for name, value in wrong:
+        with pytest.raises((ValueError, TypeError)):
+            core.quantize(**(right | {name: value}), threads=1)
+    for sums in (np.zeros((2, 256, 3)), np.zeros((3, 256, 4)), np.zeros((2, 16, 4))):
+        with pytest.raises(ValueError, match="sums"):
+            core.add_by_cell(right["codes"], np.zeros((5, 6), f), sums, 1)
+
+
 @ANY
 @given(n=st.integers(0, 300), width=WIDTHS, seed=st.integers(0, 2**32))
 def test_blocks_and_back(core, n, width, seed):

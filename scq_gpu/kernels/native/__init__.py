@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,18 +106,43 @@ def encode_into(out: np.ndarray, X: np.ndarray, W: np.ndarray, t: np.ndarray) ->
 
     W (d, n_bits) and t (n_bits,) have the type to multiply in; out (n, bytes) may have any layout.
     """
-    n, d = X.shape
     t = np.ascontiguousarray(t)
-    readable = X.dtype.char in _READ_AS_THEY_ARE[W.dtype.char] and X.dtype.isnative and X.flags.aligned
+    return _fill(out, X, W.dtype, lambda rows, codes: core.encode(rows, W, t, codes, allowed_threads()))
+
+
+def quantize_into(
+    out: np.ndarray,
+    X: np.ndarray,
+    mean: np.ndarray | None,
+    W: np.ndarray | None,
+    cells: np.ndarray,
+    halves: np.ndarray,
+    *,
+    threads: int | None = None,
+) -> bool:
+    """Write the product codes of rows X, or of rotated rows if W is None, as `encode_into` does.
+
+    ``halves`` (bytes, 256) are taken off the products with the cells (bytes, 256, w).
+    """
+    mean = None if mean is None else np.ascontiguousarray(mean)
+    cells, halves = np.ascontiguousarray(cells), np.ascontiguousarray(halves)
+    count = allowed_threads() if threads is None else threads
+    return _fill(out, X, cells.dtype, lambda rows, codes: core.quantize(rows, mean, W, cells, halves, codes, count))
+
+
+def _fill(out: np.ndarray, X: np.ndarray, dtype: Any, encode: Callable[[np.ndarray, np.ndarray], bool]) -> bool:
+    """Call ``encode(rows, codes)`` with rows that the core reads and codes in row order, all at once if possible."""
+    n, d = X.shape
+    readable = X.dtype.char in _READ_AS_THEY_ARE[dtype.char] and X.dtype.isnative and X.flags.aligned
     readable = readable and (d == 1 or X.strides[1] == X.itemsize) and X.strides[0] % X.itemsize == 0
     if readable and out.flags.c_contiguous:
-        return bool(core.encode(X, W, t, out, allowed_threads()))
+        return bool(encode(X, out))
     # Other types and layouts go through a buffer, some rows at a time
     finite = True
-    for part in row_slices(n, max(1, _BUFFER_BYTES // (d * W.itemsize))):
-        rows = X[part] if readable else X[part].astype(W.dtype, order="C")
+    for part in row_slices(n, max(1, _BUFFER_BYTES // (d * dtype.itemsize))):
+        rows = X[part] if readable else X[part].astype(dtype, order="C")
         codes = np.empty((rows.shape[0], out.shape[1]), dtype=np.uint8)
-        finite &= bool(core.encode(rows, W, t, codes, allowed_threads()))
+        finite &= bool(encode(rows, codes))
         out[part] = codes
     return finite
 

@@ -15,9 +15,12 @@
             const uint64_t*, int64_t, bool, int, int64_t, int64_t, int64_t*, int64_t*, double*, int64_t*);          \
   bool encode(const Call&, const void*, int64_t, int64_t, char, const void*, int64_t, int64_t, int64_t, int64_t,    \
               const void*, bool, uint8_t*, bool*);                                                                  \
+  bool quantize(const Call&, const void*, int64_t, int64_t, char, const Quantizer&, uint8_t*, bool*);               \
+  bool add_by_cell(const Call&, const uint8_t*, const void*, bool, int64_t, int64_t, int64_t, double*);             \
   }
 #define SCQ_KERNELS(isa) \
-  { #isa, isa::to_blocks, isa::to_rows, isa::nearest, isa::within, isa::least, isa::cells, isa::rank, isa::encode }
+  { #isa, isa::to_blocks, isa::to_rows, isa::nearest, isa::within, isa::least, isa::cells, isa::rank, isa::encode, \
+    isa::quantize, isa::add_by_cell }
 
 #if defined(SCQ_X86)
 SCQ_DECLARE(avx512)

@@ -31,6 +31,14 @@ struct Tables {
   int64_t queries;
 };
 
+// Cells of product codes: (n_bytes, 256, w) in row order, half their squared lengths (n_bytes, 256), and the map of rows
+// to what cells are of, (x - mean) W with W of (d, n_bytes * w); without W, rows are mapped already. Of float or double.
+struct Quantizer {
+  const void *mean, *W, *cells, *halves;
+  int64_t d, n_bytes, w, row_step, column_step;
+  bool in_double;
+};
+
 struct Pairs {
   std::vector<int64_t> query, row;
   std::vector<int32_t> distance;
@@ -71,6 +79,15 @@ struct Kernels {
   bool (*encode)(const Call&, const void* rows, int64_t n, int64_t stride, char type, const void* W, int64_t d,
                  int64_t n_bits, int64_t row_step, int64_t column_step, const void* t, bool in_double, uint8_t* codes,
                  bool* finite);
+
+  // Product codes of rows x, the nearest cells. See quantize.cpp.
+  bool (*quantize)(const Call&, const void* rows, int64_t n, int64_t stride, char type, const Quantizer&, uint8_t* codes,
+                   bool* finite);
+
+  // For each byte of codes (n, n_bytes) and each cell: the sum of its rows' w numbers in (n, n_bytes * w), and their
+  // number, added to sums (n_bytes, 256, w + 1).
+  bool (*add_by_cell)(const Call&, const uint8_t* codes, const void* rows, bool in_double, int64_t n, int64_t n_bytes,
+                      int64_t w, double* sums);
 };
 
 // The kernels of an instruction set, or null if this processor or this build has none of that name.

@@ -155,28 +155,73 @@ void rank(Codes codes, Codes queries, Array<const uint64_t, 2> labels, Array<con
   });
 }
 
-// Rows of any of the types below whose columns touch; returns whether all scores were finite.
-bool encode(nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> X, nb::ndarray<nb::ro, nb::ndim<2>, nb::device::cpu> W,
-            nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu> t, Array<uint8_t, 2> codes, int threads) {
+template <int N>
+using Floats = nb::ndarray<nb::ro, nb::ndim<N>, nb::device::cpu>;
+template <int N>
+using Dense = nb::ndarray<nb::ro, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+
+// The type of rows whose columns touch, to be multiplied in double or in float.
+char type_of(const Floats<2>& X, bool in_double) {
+  nb::dlpack::dtype type = X.dtype(), half{(uint8_t)nb::dlpack::dtype_code::Float, 16, 1};
+  char kind = type == nb::dtype<double>() ? 'd' : type == nb::dtype<float>() ? 'f' : type == half ? 'e' : 'B';
+  check(in_double ? kind == 'd' : kind == 'f' || kind == 'e' || type == nb::dtype<uint8_t>(),
+        "X must be float32, float16 or uint8 with W of float32, or float64 with W of float64");
+  check(X.shape(1) == 1 || X.stride(1) == 1, "the columns of X must touch");
+  check((uintptr_t)X.data() % (type.bits / 8) == 0, "X must be aligned");
+  return kind;
+}
+
+// Rows of any of these types; returns whether all scores were finite.
+bool encode(Floats<2> X, Floats<2> W, Dense<1> t, Array<uint8_t, 2> codes, int threads) {
   int64_t n = X.shape(0), d = X.shape(1), n_bits = W.shape(1);
   bool in_double = W.dtype() == nb::dtype<double>();
   check(in_double || W.dtype() == nb::dtype<float>(), "W must be float32 or float64");
   check(t.dtype() == W.dtype() && (int64_t)t.shape(0) == n_bits && (int64_t)W.shape(0) == d && d >= 1 && n_bits >= 1,
         "X, W and t do not fit each other");
   check((int64_t)codes.shape(0) == n && (int64_t)codes.shape(1) == (n_bits + 7) / 8, "the codes have another shape");
-  nb::dlpack::dtype type = X.dtype(), half{(uint8_t)nb::dlpack::dtype_code::Float, 16, 1};
-  char kind = type == nb::dtype<double>() ? 'd' : type == nb::dtype<float>() ? 'f' : type == half ? 'e' : 'B';
-  check(in_double ? kind == 'd' : kind == 'f' || kind == 'e' || type == nb::dtype<uint8_t>(),
-        "X must be float32, float16 or uint8 with W of float32, or float64 with W of float64");
-  int64_t size = type.bits / 8;
-  check(d == 1 || X.stride(1) == 1, "the columns of X must touch");
-  check((uintptr_t)X.data() % size == 0, "X must be aligned");
+  char kind = type_of(X, in_double);
   bool finite = true;
   without_gil(threads, [&](const scq::Call& call) {
-    return chosen->encode(call, X.data(), n, X.stride(0) * size, kind, W.data(), d, n_bits, W.stride(0), W.stride(1),
+    return chosen->encode(call, X.data(), n, X.stride(0) * (int64_t)X.itemsize(), kind, W.data(), d, n_bits, W.stride(0), W.stride(1),
                           t.data(), in_double, codes.data(), &finite);
   });
   return finite;
+}
+
+bool quantize(Floats<2> X, std::optional<Dense<1>> mean, std::optional<Floats<2>> W, Dense<3> cells, Dense<2> halves,
+              Array<uint8_t, 2> codes, int threads) {
+  int64_t n = X.shape(0), d = X.shape(1), n_bytes = cells.shape(0), w = cells.shape(2);
+  bool in_double = cells.dtype() == nb::dtype<double>();
+  check(in_double || cells.dtype() == nb::dtype<float>(), "cells must be float32 or float64");
+  check(n_bytes >= 1 && w >= 1 && cells.shape(1) == 256 && halves.dtype() == cells.dtype() &&
+            halves.shape(0) == cells.shape(0) && halves.shape(1) == 256,
+        "cells must have the shape (bytes, 256, width), and halves (bytes, 256)");
+  check(mean.has_value() == W.has_value(), "mean and W come together");
+  check(W ? mean->dtype() == cells.dtype() && W->dtype() == cells.dtype() && (int64_t)mean->shape(0) == d &&
+                (int64_t)W->shape(0) == d && (int64_t)W->shape(1) == n_bytes * w
+          : X.dtype() == cells.dtype() && d == n_bytes * w,
+        "X, W and cells do not fit each other");
+  check((int64_t)codes.shape(0) == n && (int64_t)codes.shape(1) == n_bytes, "the codes have another shape");
+  char kind = type_of(X, in_double);
+  bool finite = true;
+  scq::Quantizer by{mean ? mean->data() : nullptr, W ? W->data() : nullptr, cells.data(), halves.data(), d, n_bytes, w,
+                    W ? W->stride(0) : 0, W ? W->stride(1) : 0, in_double};
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->quantize(call, X.data(), n, X.stride(0) * (int64_t)X.itemsize(), kind, by, codes.data(), &finite);
+  });
+  return finite;
+}
+
+void add_by_cell(Codes codes, Dense<2> Y, Array<double, 3> sums, int threads) {
+  int64_t n = codes.shape(0), n_bytes = codes.shape(1), w = (int64_t)sums.shape(2) - 1;
+  bool in_double = Y.dtype() == nb::dtype<double>();
+  check(in_double || Y.dtype() == nb::dtype<float>(), "Y must be float32 or float64");
+  check(w >= 1 && (int64_t)sums.shape(0) == n_bytes && sums.shape(1) == 256 && (int64_t)Y.shape(0) == n &&
+            (int64_t)Y.shape(1) == n_bytes * w,
+        "codes, Y and sums do not fit each other");
+  without_gil(threads, [&](const scq::Call& call) {
+    return chosen->add_by_cell(call, codes.data(), Y.data(), in_double, n, n_bytes, w, sums.data());
+  });
 }
 
 void to_blocks(Codes codes, Array<uint8_t, 2> blocks) {
@@ -224,6 +269,9 @@ NB_MODULE(_core, m) {
         "hits"_a.noconvert(), "precision_sums"_a.noconvert(), "top_hits"_a.noconvert(), "threads"_a);
   m.def("encode", &encode, "X"_a.noconvert(), "W"_a.noconvert(), "t"_a.noconvert(), "codes"_a.noconvert(),
         "threads"_a);
+  m.def("quantize", &quantize, "X"_a.noconvert(), "mean"_a.noconvert().none(), "W"_a.noconvert().none(),
+        "cells"_a.noconvert(), "halves"_a.noconvert(), "codes"_a.noconvert(), "threads"_a);
+  m.def("add_by_cell", &add_by_cell, "codes"_a.noconvert(), "Y"_a.noconvert(), "sums"_a.noconvert(), "threads"_a);
   m.def("to_blocks", &to_blocks, "codes"_a.noconvert(), "blocks"_a.noconvert());
   m.def("to_rows", &to_rows, "blocks"_a.noconvert(), "codes"_a.noconvert());
   m.def("use", &use, "name"_a);

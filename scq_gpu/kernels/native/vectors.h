@@ -36,6 +36,8 @@ typedef uint8_t Bytes __attribute__((vector_size(WIDTH)));
 typedef uint16_t Words __attribute__((vector_size(WIDTH)));
 typedef float Floats __attribute__((vector_size(WIDTH)));
 typedef double Doubles __attribute__((vector_size(WIDTH)));
+typedef int32_t Integers __attribute__((vector_size(WIDTH)));
+typedef int64_t Longs __attribute__((vector_size(WIDTH)));
 
 template <class Vector>
 inline Vector load(const void* address) {
