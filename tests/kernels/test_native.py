@@ -71,7 +71,7 @@ def off_alignment(x, offset):
     return moved
 
 
-def rows_of(core, codes, cuts, allowed, blocked, offset):
+def rows_of(core, codes, cuts, allowed, blocked, offset, firsts=()):
     """Parts of codes as the core takes them; every other part in the other layout."""
     parts = []
     for number, (some, may) in enumerate(zip(np.split(codes, cuts), np.split(allowed, cuts), strict=True)):
@@ -82,7 +82,9 @@ def rows_of(core, codes, cuts, allowed, blocked, offset):
             stored = off_alignment(blocks, offset)
         else:
             stored = off_alignment(some, offset)
-        parts.append(core.Rows(stored, n, bool(blocked ^ (number % 2 == 1)), None if may.all() else bitset(may)))
+        first = firsts[number] if len(firsts) else None
+        layout = bool(blocked ^ (number % 2 == 1))
+        parts.append(core.Rows(stored, n, layout, None if may.all() else bitset(may), first))
     return parts
 
 
@@ -100,6 +102,8 @@ def problems(draw):
         queries[0], queries[-1] = codes[-1], ~codes[0]
     cuts = sorted(rng.integers(0, n + 1, draw(st.integers(0, 3))).tolist())
     allowed = rng.random(n) < draw(st.sampled_from([0.0, 0.02, 0.5, 1.0]))
+    for begin, end in zip([0, *cuts], [*cuts, n], strict=True):
+        allowed[begin:end] &= rng.random() < 0.8  # no row of some parts
     return rng, codes, queries, cuts, allowed, draw(st.booleans()), draw(st.integers(0, 17))
 
 
@@ -172,6 +176,65 @@ def test_cells(core, problem, k, keep, threads):
         assert len(set(found.tolist())) == len(found)
         np.testing.assert_array_equal(score[: len(found)], wanted[found])
         np.testing.assert_array_equal(np.lexsort((found, wanted[found])), np.arange(len(found)))
+
+
+@ANY
+@given(problem=problems(), k=st.integers(1, 450), threads=st.integers(1, 3))
+def test_parts_say_at_which_place_they_begin(core, problem, k, threads):
+    """The answers are those of parts one after the other, with places for rows."""
+    rng, codes, queries, cuts, allowed, blocked, offset = problem
+    sizes = np.diff([0, *cuts, len(codes)])
+    gaps = rng.choice([0, 1, 64, 1 << 40], len(sizes))
+    firsts = (np.cumsum(sizes + gaps) - sizes).tolist()
+    place = np.append(np.arange(len(codes)) + np.repeat(np.cumsum(gaps), sizes), -1)
+    entries = np.round(rng.standard_normal((len(queries), codes.shape[1], 2, 16))).astype(np.float32)
+    tables = rng.standard_normal((len(queries), codes.shape[1], 256)).astype(np.float32)
+
+    def answers(firsts):
+        parts = rows_of(core, codes, cuts, allowed, blocked, offset, firsts)
+        found = []
+        for search, dtype, *arguments in (
+            (core.nearest, np.int32, queries),
+            (core.least, np.float32, entries),
+            (core.cells, np.float32, tables, 20),
+        ):
+            near = np.zeros((len(queries), k), dtype=dtype), np.full((len(queries), k), -1, dtype=np.int64)
+            search(parts, *arguments, *near, threads)
+            found.append(near)
+        query, d, row = core.within(parts, queries, 3 * codes.shape[1], threads)
+        order = np.lexsort((row, query))
+        return [*found, (query[order], d[order], row[order])]
+
+    for near, wanted in zip(answers(firsts), answers(()), strict=True):
+        np.testing.assert_array_equal(near[-1], place[wanted[-1]])
+        for values, same in zip(near[:-1], wanted[:-1], strict=True):
+            np.testing.assert_array_equal(values, same)
+
+
+@ANY
+@given(
+    seed=st.integers(0, 2**32),
+    sizes=st.lists(st.integers(0, 40), max_size=70),
+    width=st.sampled_from([0, 1, 8, 1500]),
+    m=st.sampled_from([0, 1, 200, 2000]),
+    threads=st.integers(1, 3),
+)
+def test_take(core, seed, sizes, width, m, threads):
+    rng = np.random.default_rng(seed)
+    parts = [rng.integers(0, 256, (n, width), dtype=np.uint8) for n in sizes]
+    gaps = rng.integers(0, 3, len(sizes))
+    firsts = np.cumsum(gaps + sizes).astype(np.int64) - np.array(sizes, dtype=np.int64)
+    known = np.concatenate([[0][:0], *(first + np.arange(n) for first, n in zip(firsts, sizes, strict=True))])
+    places = rng.choice(known, m if len(known) else 0).astype(np.int64)
+    out = np.full((len(places), width), 0xA5, dtype=np.uint8)
+    core.take(parts, firsts, places, out, threads)
+    wanted = np.concatenate([np.zeros((0, width), np.uint8), *parts])[np.searchsorted(known, places)]
+    np.testing.assert_array_equal(out, wanted)
+    if len(places):
+        unknown = rng.choice(np.setdiff1d([-1, *range(int(known[-1]) + 2), 1 << 62, -(1 << 63)], known))
+        places[rng.integers(len(places))] = unknown
+        with pytest.raises(ValueError, match=rf"place {unknown} is in none of the parts"):
+            core.take(parts, firsts, places, out, threads)
 
 
 def test_cells_of_near_groups_are_scored(core):
@@ -336,6 +399,14 @@ def test_sizes_that_do_not_fit_are_refused(core):
         (lambda: core.Rows(codes, -1), "at least 0"),
         (lambda: core.Rows(codes, 100, True), "fewer codes than rows"),
         (lambda: core.Rows(codes, 100, False, np.zeros(1, np.uint64)), "bitset is shorter"),
+        (lambda: core.Rows(codes, 100, first=-1), "at least 0"),
+        (lambda: core.Rows(codes, 100, first=2**63 - 50), "at least 0"),
+        (lambda: core.nearest([good, core.Rows(codes, 1, first=99)], queries, d, rows, 1), "order of their places"),
+        (lambda: core.take([codes], np.array([0, 9]), np.array([1]), codes[:1], 1), "one place for each part"),
+        (lambda: core.take([codes], np.array([-1]), np.array([1]), codes[:1], 1), "order of their places"),
+        (lambda: core.take([codes, codes], np.array([0, 99]), np.array([1]), codes[:1], 1), "order of their places"),
+        (lambda: core.take([codes], np.array([0]), np.array([1]), codes[:2], 1), "one row for each place"),
+        (lambda: core.take([codes], np.array([0]), np.array([1]), queries[:1, :3].copy(), 1), "the same width"),
         (lambda: core.nearest([good], queries[:, :3].copy(), d, rows, 1), "differ in width"),
         (lambda: core.nearest([good], queries, d, rows[:1], 1), "shape"),
         (lambda: core.nearest([good], queries, d, rows, 0), "threads"),
@@ -354,6 +425,9 @@ def test_sizes_that_do_not_fit_are_refused(core):
         lambda: core.Rows(codes[0], 1),
         lambda: core.nearest([good], queries, d.astype(np.int64), rows, 1),
         lambda: core.nearest([None], queries, d, rows, 1),
+        lambda: core.take([codes[:, ::2]], np.array([0]), np.array([1]), queries[:1, :2].copy(), 1),
+        lambda: core.take([codes], np.array([0], np.int32), np.array([1]), queries[:1], 1),
+        lambda: core.take(codes, np.array([0]), np.array([1]), queries[:1], 1),
         lambda: core.least([good], entries.astype(np.float64), scores, rows, 1),
     ):
         with pytest.raises((TypeError, ValueError)):

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["tests/kernels/test_native.py"]
+TESTS = ["tests/kernels/test_native.py", "tests/kernels/test_ids.py"]
 # the emulated instructions have no threads of their own; a child of several threads may start none under this sanitizer
-RACES = ["-k", "(nearest or within or least or cells or interrupt) and not avx512 and not neon"]
+RACES = ["-k", "(nearest or within or least or cells or take or interrupt or one_another) and not avx512 and not neon"]
 
 
 def build(sanitizer):

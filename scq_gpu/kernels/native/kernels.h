@@ -14,9 +14,15 @@ namespace scq {
 //   blocks   codes[(row / 64 * width + byte) * 64 + row % 64], zeros after the last row: the bytes of 64 rows side by side
 struct Part {
   const uint8_t* codes;
-  int64_t rows;
+  int64_t first, rows;  // the place of its first row, and how many there are
   bool blocked;
   const uint64_t* allowed;  // bit row % 64 of word row / 64: the row may be found; null: all may
+};
+
+// Rows one after the other, from a place on.
+struct Stretch {
+  const uint8_t* data;
+  int64_t first, rows;
 };
 
 // Calls on behalf of a user, who may interrupt them.
@@ -51,8 +57,8 @@ struct Kernels {
   void (*to_blocks)(const uint8_t* codes, int64_t rows, int64_t width, uint8_t* blocks);
   void (*to_rows)(const uint8_t* blocks, int64_t rows, int64_t width, uint8_t* codes);
 
-  // The k nearest rows of each query, by distance, the lowest row first inside one. Rows are numbered through all parts.
-  // What is missing is left as it is. False: interrupted.
+  // The k nearest rows of each query, by distance, the lowest place first inside one. Parts come by their places, which
+  // are the answer. What is missing is left as it is. False: interrupted.
   bool (*nearest)(const Call&, const std::vector<Part>&, int64_t width, const uint8_t* queries, int64_t n_queries,
                   int64_t k, int32_t* distances, int64_t* rows);
 
@@ -95,5 +101,9 @@ const Kernels* kernels(const char* name);
 
 // The instruction sets that have kernels here, the best first.
 std::vector<const char*> available();
+
+// Copy the rows with these places; `unknown` is the first place that no part has, -1 if there is none.
+bool take(const Call&, const std::vector<Stretch>& parts, int64_t row_bytes, const int64_t* places, int64_t n,
+          uint8_t* out, int64_t& unknown);
 
 }  // namespace scq

@@ -6,9 +6,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <mutex>
 #include <optional>
 #include <string>
 
+#include "ids.h"
 #include "kernels.h"
 
 namespace nb = nanobind;
@@ -43,15 +46,18 @@ void without_gil(int threads, Function&& function) {
   if (!done) throw nb::python_error();
 }
 
-// Rows to search: codes, and which of them may be found.
+// Rows to search: codes, which of them may be found, and the place of the first, by default the one after the part before.
 struct Rows {
   Codes codes;
   int64_t count;
   bool blocked;
   std::optional<Array<const uint64_t, 1>> allowed;
+  std::optional<int64_t> first;
 
-  Rows(Codes codes, int64_t count, bool blocked, std::optional<Array<const uint64_t, 1>> allowed)
-      : codes(codes), count(count), blocked(blocked), allowed(allowed) {
+  Rows(Codes codes, int64_t count, bool blocked, std::optional<Array<const uint64_t, 1>> allowed,
+       std::optional<int64_t> first)
+      : codes(codes), count(count), blocked(blocked), allowed(allowed), first(first) {
+    check(!first || (*first >= 0 && *first <= INT64_MAX - count), "the place of a part's first row must be at least 0");
     check(count >= 0, "a part needs a count of rows of at least 0");
     int64_t blocks = (count + 63) / 64;
     // blocks come as (blocks, 64 * width)
@@ -66,9 +72,14 @@ struct Rows {
 std::vector<scq::Part> parts_of(const std::vector<const Rows*>& parts, int64_t width) {
   check(width >= 1, "codes need at least one byte");
   std::vector<scq::Part> found;
+  int64_t next = 0;
   for (const Rows* rows : parts) {
     check(rows != nullptr && rows->width() == width, "codes and queries differ in width");
-    found.push_back({rows->codes.data(), rows->count, rows->blocked, rows->allowed ? rows->allowed->data() : nullptr});
+    int64_t first = rows->first.value_or(next);
+    check(first >= next, "parts must come in the order of their places, and may not overlap");
+    next = first + rows->count;
+    found.push_back({rows->codes.data(), first, rows->count, rows->blocked,
+                     rows->allowed ? rows->allowed->data() : nullptr});
   }
   return found;
 }
@@ -224,6 +235,87 @@ void add_by_cell(Codes codes, Dense<2> Y, Array<double, 3> sums, int threads) {
   });
 }
 
+void take(const std::vector<Codes>& parts, Array<const int64_t, 1> firsts, Array<const int64_t, 1> places,
+          Array<uint8_t, 2> out, int threads) {
+  int64_t row_bytes = out.shape(1), next = 0, unknown;
+  check(firsts.shape(0) == parts.size(), "firsts must have one place for each part");
+  check(out.shape(0) == places.shape(0), "out must have one row for each place");
+  std::vector<scq::Stretch> found;
+  for (size_t i = 0; i < parts.size(); i++) {
+    int64_t first = firsts.data()[i], rows = parts[i].shape(0);
+    check((int64_t)parts[i].shape(1) == row_bytes, "the rows of all parts and of out must have the same width");
+    check(first >= next && first <= INT64_MAX - rows, "parts must come in the order of their places, and may not overlap");
+    next = first + rows;
+    found.push_back({parts[i].data(), first, rows});
+  }
+  without_gil(threads, [&](const scq::Call& call) {
+    return scq::take(call, found, row_bytes, places.data(), places.shape(0), out.data(), unknown);
+  });
+  if (unknown >= 0) refuse("place " + std::to_string(places.data()[unknown]) + " is in none of the parts");
+}
+
+// A map of ids for Python threads: calls with many ids release the GIL, so a lock of its own keeps others out.
+class IdMap {
+ public:
+  using Places = Array<const int64_t, 1>;
+  using Given = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+  explicit IdMap(bool text) : text_(text), map_(text ? scq::IdMap::of_strings() : scq::IdMap::of_numbers()) {}
+
+  int64_t size() {
+    return alone(0, [&] { return map_->size(); });
+  }
+  int64_t insert(Given given, Places places) {
+    scq::Ids ids = checked(given, places);
+    return alone(ids.count, [&] { return map_->insert(ids, places.data()); });
+  }
+  int64_t move(Given given, Places places) {
+    scq::Ids ids = checked(given, places);
+    return alone(ids.count, [&] { return map_->move(ids, places.data()); });
+  }
+  int64_t erase(Given given) {
+    scq::Ids ids = checked(given);
+    return alone(ids.count, [&] { return map_->erase(ids); });
+  }
+  void find(Given given, Array<int64_t, 1> places) {
+    scq::Ids ids = checked(given);
+    check((int64_t)places.shape(0) == ids.count, "there must be a place for each id");
+    alone(ids.count, [&] { map_->find(ids, places.data()); return 0; });
+  }
+
+ private:
+  static constexpr int64_t FEW = 4096;
+
+  scq::Ids checked(const Given& given) const {
+    if (text_)
+      check(given.ndim() == 2 && given.dtype() == nb::dtype<uint8_t>(), "ids must be uint8 of shape (n, width)");
+    else
+      check(given.ndim() == 1 && given.dtype() == nb::dtype<int64_t>(), "ids must be int64 of shape (n,)");
+    return {given.data(), (int64_t)given.shape(0), text_ ? (int64_t)given.shape(1) : 0};
+  }
+  scq::Ids checked(const Given& given, const Places& places) const {
+    scq::Ids ids = checked(given);
+    check((int64_t)places.shape(0) == ids.count, "there must be a place for each id");
+    const int64_t *p = places.data(), *end = p + ids.count;
+    check(std::all_of(p, end, [](int64_t place) { return place >= 0 && place < INT64_MAX; }), "places must be at least 0");
+    return ids;
+  }
+
+  template <class Function>
+  int64_t alone(int64_t count, Function&& function) {
+    // No thread waits for the lock with the GIL, which the one that has the lock may want back
+    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+    if (count <= FEW && lock.try_lock()) return function();
+    nb::gil_scoped_release released;
+    std::lock_guard<std::mutex> waited(mutex_);
+    return function();
+  }
+
+  bool text_;
+  std::mutex mutex_;
+  std::unique_ptr<scq::IdMap> map_;
+};
+
 void to_blocks(Codes codes, Array<uint8_t, 2> blocks) {
   int64_t n = codes.shape(0), width = codes.shape(1);
   check((int64_t)blocks.shape(0) == (n + 63) / 64 && (int64_t)blocks.shape(1) == 64 * width,
@@ -255,8 +347,16 @@ void use(const std::string& name) {
 NB_MODULE(_core, m) {
   chosen = scq::kernels(scq::available().front());
   nb::class_<Rows>(m, "Rows").def(
-      nb::init<Codes, int64_t, bool, std::optional<Array<const uint64_t, 1>>>(), "codes"_a.noconvert(), "count"_a,
-      "blocked"_a = false, "allowed"_a.noconvert() = nb::none());
+      nb::init<Codes, int64_t, bool, std::optional<Array<const uint64_t, 1>>, std::optional<int64_t>>(),
+      "codes"_a.noconvert(), "count"_a, "blocked"_a = false, "allowed"_a.noconvert() = nb::none(),
+      "first"_a = nb::none());
+  nb::class_<IdMap>(m, "IdMap")
+      .def(nb::init<bool>(), "text"_a)
+      .def("__len__", &IdMap::size)
+      .def("insert", &IdMap::insert, "ids"_a.noconvert(), "places"_a.noconvert())
+      .def("find", &IdMap::find, "ids"_a.noconvert(), "places"_a.noconvert())
+      .def("move", &IdMap::move, "ids"_a.noconvert(), "places"_a.noconvert())
+      .def("erase", &IdMap::erase, "ids"_a.noconvert());
   m.def("nearest", &nearest, "parts"_a, "queries"_a.noconvert(), "distances"_a.noconvert(), "rows"_a.noconvert(),
         "threads"_a);
   m.def("least", &least, "parts"_a, "entries"_a.noconvert(), "scores"_a.noconvert(), "rows"_a.noconvert(),
@@ -272,6 +372,7 @@ NB_MODULE(_core, m) {
   m.def("quantize", &quantize, "X"_a.noconvert(), "mean"_a.noconvert().none(), "W"_a.noconvert().none(),
         "cells"_a.noconvert(), "halves"_a.noconvert(), "codes"_a.noconvert(), "threads"_a);
   m.def("add_by_cell", &add_by_cell, "codes"_a.noconvert(), "Y"_a.noconvert(), "sums"_a.noconvert(), "threads"_a);
+  m.def("take", &take, "parts"_a.noconvert(), "firsts"_a.noconvert(), "places"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
   m.def("to_blocks", &to_blocks, "codes"_a.noconvert(), "blocks"_a.noconvert());
   m.def("to_rows", &to_rows, "blocks"_a.noconvert(), "codes"_a.noconvert());
   m.def("use", &use, "name"_a);

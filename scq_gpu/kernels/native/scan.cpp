@@ -95,7 +95,7 @@ class Within {
 
 struct Block {
   const uint8_t* bytes;
-  int64_t first_row;  // of the block, through all parts
+  int64_t first_row;  // the place of its first row
 };
 
 class Hamming {
@@ -264,7 +264,7 @@ class Cells {
 // Go over the blocks of a part with Q queries from number q on, with sums in bytes or in words.
 template <int Q, bool InBytes, class Kind, class Kept>
 void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* blocks, int64_t first, int64_t count,
-                int64_t row, int64_t width, Kept* kept) {
+                int64_t width, Kept* kept) {
   const uint8_t* tables[Q];
   int64_t limits[Q];
   for (int i = 0; i < Q; i++) {
@@ -287,7 +287,7 @@ void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* bl
     uint64_t allowed = part.allowed ? part.allowed[first + b] : ~0ull;
     if (part.rows - at < 64) allowed &= (1ull << (part.rows - at)) - 1;
     if (!allowed) continue;
-    Block block{blocks + b * 64 * width, row + at};
+    Block block{blocks + b * 64 * width, part.first + at};
     if constexpr (InBytes) {
       ByteSums<Q> sums;
       sum_in_bytes<Q>(block.bytes, width, tables, sums);
@@ -303,17 +303,15 @@ void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* bl
 struct Chunk {
   const Part* part;
   int64_t first, count;  // blocks
-  int64_t row;           // number of the part's first row
 };
 
 std::vector<Chunk> cut(const std::vector<Part>& parts, int64_t width) {
   std::vector<Chunk> chunks;
-  int64_t row = 0, height = std::max<int64_t>(1, CHUNK_BYTES / (64 * width));
+  int64_t height = std::max<int64_t>(1, CHUNK_BYTES / (64 * width));
   for (const Part& part : parts) {
     int64_t blocks = (part.rows + 63) / 64;
     for (int64_t first = 0; first < blocks; first += height)
-      chunks.push_back({&part, first, std::min(height, blocks - first), row});
-    row += part.rows;
+      chunks.push_back({&part, first, std::min(height, blocks - first)});
   }
   return chunks;
 }
@@ -338,7 +336,7 @@ void scan_chunk(const Kind& kind, const Chunk& chunk, int64_t q, int64_t end, in
   };
   while (q < end) {
     auto go = [&](auto size, auto bytes) {
-      scan_group<size, bytes>(kind, q, part, blocks, chunk.first, chunk.count, chunk.row, width, kept);
+      scan_group<size, bytes>(kind, q, part, blocks, chunk.first, chunk.count, width, kept);
       q += size;
       kept += size;
     };
