@@ -2,68 +2,67 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import mmap
 import os
-import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, is_array, like, on_device_of_arguments, to_host
-from scq_gpu._core.validate import METRICS, check_choice, check_integer, check_rows
+from scq_gpu._core.arrays import Array, compute_dtype, device_of, is_array, namespace, on_device_of_arguments, to_host
+from scq_gpu._core.machine import check_room
+from scq_gpu._core.validate import METRICS, check_choice, check_integer, check_padding_room, check_rows, unit_rows
 from scq_gpu.encoders.base import LinearEncoder, from_tensors
 from scq_gpu.encoders.opq import OPQ
 from scq_gpu.encoders.scq import OgE
+from scq_gpu.index.vectors import FORMATS, Format, VectorFile, VectorFileError, Vectors, file_of
 from scq_gpu.rows.changed import normalize_rows
-from scq_gpu.rows.sources import RowSource, memory_map, open_rows
+from scq_gpu.rows.sources import JoinedRows, RowSource, memory_map, open_rows
+from scq_gpu.rows.sources.base import FileRows
 from scq_gpu.search import index_file
-from scq_gpu.search.ids import check_ids, decode_ids, from_bytes, is_text, numbers_after, to_bytes
-from scq_gpu.search.index import HammingIndex
-from scq_gpu.search.rescoring import rescore, take_rows
-from scq_gpu.search.state import no_answers, split_rows
+from scq_gpu.search.answers import no_answers, search_floats
+from scq_gpu.search.columns import make_codes
+from scq_gpu.search.rescoring import rescore
+from scq_gpu.search.store import Selection, Store
 
-
-@dataclass(frozen=True)
-class _Vectors:
-    """Vectors of an index: the rows of several arrays or memory maps, end to end."""
-
-    parts: tuple[Any, ...]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return sum(part.shape[0] for part in self.parts), int(self.parts[0].shape[1])
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows by ascending number, on the host."""
-        pieces = split_rows(self.parts, rows)
-        return np.concatenate([to_host(take_rows(part, mine)) for part, mine, _ in pieces if mine.size])
+_DEFAULT_BITS = 128
 
 
 class VectorIndex:
     """Index of vectors, such as embeddings, that are found by their codes and re-ranked exactly.
 
-    Each vector becomes a code of ``n_bits`` bits. A search scores all codes against the float query
-    (`HammingIndex.search_asymmetric`), reads the vectors of the best candidates from their array, memory map or file,
-    and re-ranks them exactly. Threads may search, add and remove at the same time.
+    Each vector becomes a code. A search scores all codes against the float query, reads the vectors of the best
+    candidates from memory or a file, and re-ranks them exactly.
+
+    Rows keep the order in which they came. Ties go to the row that came first, and `ids` and masks are in that order;
+    an updated row keeps its place. Threads may search, add, update and remove at the same time: a search sees the rows
+    as they were when it began, and waits for nobody. Adding, updating and removing cost what they touch.
 
     Parameters
     ----------
     X : array (n, d), memory map, path, result of `scq_gpu.io.open_rows`, or None
-        The vectors. With None the index begins empty, and ``encoder`` must be fitted.
-    n_bits : int, default=128
-        Length of the codes, unless ``encoder`` is given.
+        The vectors. A path may be a file of any format of `scq_gpu.io.open_rows`, a folder of such files, or a pattern.
+        With None the index begins empty, and ``encoder`` must be fitted.
+    n_bits : int, optional
+        Length of the codes, unless ``encoder`` is given; by default 128, or one bit for each dimension of shorter
+        vectors.
     metric : {"l2", "cosine", "ip"}, default="l2"
         Squared Euclidean distance, one minus the cosine, or the negative inner product: small is near.
     encoder : encoder, optional
         A linear encoder, such as `OgE` or `ITQ`, or `OPQ`, which keeps more neighbors per byte and takes longer to
         fit. Used as it is if fitted, else fitted to X; by default ``OgE(n_bits)``.
     ids : array (n,) of integers or strings, optional
-        Unique; integers are 0 or more. By default the rows are numbered 0, 1, 2, ...
-    keep_vectors : bool, default=True
-        Keep the vectors, to re-rank candidates exactly. Without them, distances are estimates from codes alone.
+        Unique; integers are 0 or more, and UUIDs become strings. By default the rows are numbered 0, 1, 2, ...
+    id_column : str, optional
+        Column of a Parquet or Arrow file with the ids.
+    vector_column : str or list of str, optional
+        Column or array of a file with the vectors; see `scq_gpu.io.open_rows`.
+    keep_vectors : bool, "float16", "int8" or path, default=True
+        What candidates are re-ranked by. True keeps the vectors in their own type: those of a memory map, or of an
+        .npy, .fbin, .u8bin or .i8bin file, stay in their file, others are copied into memory. "float16" and "int8"
+        (with a scale for each vector) keep rounded ones in memory. A path of an .npy file, which must not exist, writes
+        them there as they come. False keeps none, and distances are estimates from codes alone.
     device : str, optional
         Device of the default encoder; None follows X.
     random_state : int, Generator or None, default=None
@@ -91,32 +90,49 @@ class VectorIndex:
     def __init__(
         self,
         X: Any = None,
-        n_bits: int = 128,
+        n_bits: int | None = None,
         *,
         metric: str = "l2",
         encoder: Any = None,
         ids: Array | None = None,
-        keep_vectors: bool = True,
+        id_column: str | None = None,
+        vector_column: str | list[str] | None = None,
+        keep_vectors: bool | str | os.PathLike[str] = True,
         device: str | None = None,
         random_state: Any = None,
     ) -> None:
         self.metric: str = check_choice(metric, name="metric", choices=METRICS)
-        self.encoder: Any = OgE(n_bits, device=device, random_state=random_state) if encoder is None else encoder
-        self._lock = threading.Lock()
+        if not isinstance(keep_vectors, bool | str | os.PathLike) or keep_vectors == "":
+            raise TypeError(f"keep_vectors={keep_vectors!r}; True, False, 'float16', 'int8' or a path is expected")
+        self._keep = keep_vectors
+        self._saved = False
+        self._written: set[Path] = set()  # files that this index has written vectors to
+        rows = None if X is None else _open(X, vector_column)
+        if encoder is None:
+            width = _DEFAULT_BITS if rows is None else min(_DEFAULT_BITS, rows.shape[1])
+            encoder = OgE(width if n_bits is None else n_bits, device=device, random_state=random_state)
+        self.encoder: Any = encoder
         if not isinstance(self.encoder, LinearEncoder | OPQ):
             raise TypeError(
                 f"{type(self.encoder).__name__} is not a linear encoder or OPQ, which searching with floats needs; "
                 "pass one, such as OgE or ITQ, or search its codes with HammingIndex"
             )
         fitted = self.encoder.__sklearn_is_fitted__()
-        if X is None and not fitted:
-            raise ValueError("an index without vectors needs a fitted encoder: pass X, or encoder=...fit(X)")
-        rows = np.zeros((0, self.encoder.n_features_in_), dtype=np.float32) if X is None else _as_input(X)
-        self._vectors = _Vectors(() if X is None else (_readable(rows),)) if keep_vectors else None
+        if rows is None:
+            if not fitted:
+                raise ValueError("an index without vectors needs a fitted encoder: pass X, or encoder=...fit(X)")
+            rows = np.zeros((0, self.encoder.n_features_in_), dtype=np.float32)
+        if id_column is not None:
+            if ids is not None:
+                raise ValueError(f"both ids and id_column={id_column!r} are given; pass one")
+            ids = _ids_of(rows, id_column)
         if not fitted:
             self.encoder.fit(self._prepared(rows))
-        self._index = HammingIndex(self._encode(rows), self.n_bits, ids, encoder=self.encoder)
-        self._ids_of_rows = np.arange(rows.shape[0]) if ids is None else check_ids(ids, n=rows.shape[0])
+        codes = self._encode(rows)
+        empty = Store.of(make_codes(codes[:0, :], "hamming"), None, self._empty_vectors(rows))
+        self._store = Store.of(
+            make_codes(codes, "hamming"), ids, self._appended(empty.state.vectors, self._sources(rows))
+        )
 
     @property
     def n_bits(self) -> int:
@@ -126,25 +142,35 @@ class VectorIndex:
     @property
     def bytes_per_row(self) -> int:
         """Return the bytes of a row in the index, without its vector."""
-        return self._index.bytes_per_row
+        state = self._store.state
+        return state.codes.width + state.id_bytes
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+    @property
+    def ids(self) -> np.ndarray:
+        """Return the ids of all vectors, in the order in which they came."""
+        return self._store.state.all_ids()
 
     def __len__(self) -> int:
-        return len(self._index)
+        return self._store.state.n_alive
+
+    def __contains__(self, id: Any) -> bool:
+        return self._store.contains(id)
+
+    def __copy__(self) -> Self:
+        same = object.__new__(type(self))
+        vars(same).update(self.__getstate__(), _store=copy.copy(self._store))
+        return same
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A file has one index that writes to it; from now on a copy needs it, too
+        self._saved = self._saved or bool(self._written)
+        return vars(self) | {"_written": set(), "_keep": True if self._written else self._keep}
 
     def __repr__(self) -> str:
-        where = "no vectors"
-        if self._vectors is not None:
-            mapped = bool(self._vectors.parts) and all(isinstance(part, np.memmap) for part in self._vectors.parts)
-            where = "vectors in a file" if mapped else "vectors in memory"
+        vectors = self._store.state.vectors
         return (
             f"VectorIndex(n={len(self)}, n_bits={self.n_bits}, metric={self.metric!r}, "
-            f"bytes_per_row={self.bytes_per_row}, {where})"
+            f"bytes_per_row={self.bytes_per_row}, {'no vectors' if vectors is None else vectors.where})"
         )
 
     @on_device_of_arguments
@@ -155,68 +181,37 @@ class VectorIndex:
 
         Parameters
         ----------
-        queries : array (q, d)
+        queries : array (q, d), or (d,) for one
         k : int, default=10
         candidates : int, optional
             Number of vectors to re-rank per query, of those that the codes find; by default 20 k, and at least 200.
             More candidates find more of the true neighbors and take longer.
-        allowed : array of ids, or boolean mask (n,), optional
-            As in `HammingIndex.search`. Candidates come from these alone.
+        allowed : Selection, array of ids, or boolean mask (n,), optional
+            Rows that may be found: what `select` returns or takes.
 
         Returns
         -------
-        distances : array (q, k)
+        distances : array (q, k), or (k,) for one query
             Ascending, by the metric: exact if vectors are kept, otherwise estimates. inf is padding.
-        ids : array (q, k)
-            As in `HammingIndex.search`.
+        ids : array of the same shape
+            -1, or the empty string, is padding. Among equal distances the row that came first comes first.
         """
         k = check_integer(k, name="k", minimum=1)
-        # Codes and vectors of one moment
-        with self._lock:
-            index, vectors, ids_of_rows = self._index.snapshot(), self._vectors, self._ids_of_rows
-        Q = check_rows(queries, min_rows=0)
-        if not len(index) or not Q.shape[0]:
-            far, none = no_answers((Q.shape[0], k), np.float32(np.inf), beside=Q)
-            return far, np.full((Q.shape[0], k), "") if is_text(ids_of_rows) else none
-        m = k
-        if vectors is not None:
-            least = max(20 * k, 200) if candidates is None else candidates
-            m = max(k, min(check_integer(least, name="candidates", minimum=1), len(index)))
-        Q_encoder = self._prepared(Q, label="queries")
-        if isinstance(Q_encoder, RowSource):
-            Q_encoder = next(iter(Q_encoder.blocks(Q.shape[0])))
-        distances, ids = index.search_asymmetric(self.encoder, Q_encoder, m, metric=self.metric, allowed=allowed)
-        if vectors is None:
-            return distances, ids
-        no_id = b"" if is_text(ids_of_rows) else -1
-        found = np.strings.encode(ids, "utf-8") if is_text(ids_of_rows) else to_host(ids)
-        order = self._order_of(ids_of_rows)
-        rows = found
-        # Vectors are in the order in which they were added, so a found id is looked up among sorted ones
-        if order is not None:
-            place = np.searchsorted(ids_of_rows, found, sorter=order)
-            rows = np.where(found != no_id, order[np.minimum(place, len(order) - 1)], -1)
-        distances, rows = rescore(Q, vectors, rows, metric=self.metric)
-        near, chosen = to_host(distances), to_host(rows)
-        found = np.where(chosen >= 0, ids_of_rows[np.maximum(chosen, 0)], no_id)
-        # Rows of equal distance come by row number, and are ordered by id
-        best = np.lexsort((found, near), axis=1)[:, :k]
-        near, found = (np.take_along_axis(x, best, axis=1) for x in (near, found))
-        return like(near, distances), decode_ids(found) if is_text(found) else like(found, distances)
-
-    def _order_of(self, ids_of_rows: np.ndarray) -> np.ndarray | None:
-        """Return the order that sorts the ids of the vectors, kept until they change; None if ids are row numbers."""
-        known, order = getattr(self, "_sorted", (None, None))
-        if known is not ids_of_rows:
-            numbered = not is_text(ids_of_rows) and bool((ids_of_rows == np.arange(len(ids_of_rows))).all())
-            order = None if numbered else np.argsort(ids_of_rows, kind="stable")
-            self._sorted = ids_of_rows, order
-        return order
-
-    @property
-    def ids(self) -> np.ndarray:
-        """Return the ids of all vectors, ascending."""
-        return self._index.ids
+        one = is_array(queries) and queries.ndim == 1
+        Q = check_rows(queries[None, :] if one else queries, min_rows=0)
+        state, words, n = self._store.searched(allowed)
+        check_padding_room(k, queries=Q.shape[0], n=n)
+        wanted = max(20 * k, 200) if candidates is None else check_integer(candidates, name="candidates", minimum=1)
+        m = k if state.vectors is None else max(k, min(wanted, n))
+        if n and Q.shape[0]:
+            unit = self._unit(Q)
+            d, places = search_floats(state.codes, self.encoder, unit, m, metric=self.metric, allowed=words, n=n)
+            if state.vectors is not None:
+                d, places = rescore(Q, state.vectors, places, k=k, metric=self.metric)
+        else:
+            d, places = no_answers((Q.shape[0], k), np.float32(np.inf), beside=Q)
+        ids = state.found_ids(places)
+        return (d[0, ...], ids[0, ...]) if one else (d, ids)
 
     def add(self, X: Any, ids: Array | None = None) -> Self:
         """Add vectors and return the index; the encoder stays as it is.
@@ -227,38 +222,15 @@ class VectorIndex:
         ids : array (n,) of integers or strings, optional
             By default the numbers after the largest id so far; string ids must be given.
         """
-        rows = _as_input(X)
-        part = None if self._vectors is None else _readable(rows)
+        rows = _open(X)
         codes = self._encode(rows)
-        with self._lock:
-            n, known, live = rows.shape[0], self._ids_of_rows, self._index.encoded_ids
-            if ids is None:
-                new = numbers_after(np.sort(known), n) if len(live) or not is_text(known) else np.arange(n)
-            else:
-                new = check_ids(ids, n=n, existing=live)
-            clash = np.intersect1d(live, new) if len(live) else live[:0]
-            if clash.size:
-                raise ValueError(f"id {decode_ids(clash)[0]} is in the index already; ids must be unique")
-            given = None if ids is None and not self._index.has_ids else decode_ids(new)
-            # The first vectors choose the array namespace of the codes
-            if not len(known):
-                self._index = HammingIndex(codes, self.n_bits, given, encoder=self.encoder)
-            else:
-                self._index.add(codes, given)
-            self._append(part, new)
-        return self
 
-    def remove(self, ids: Array) -> Self:
-        """Remove vectors by id, each of which must be in the index, and return the index.
+        # The first vectors choose the array namespace of the codes, and the type of vectors
+        def empty() -> tuple[Any, Any]:
+            return make_codes(codes[:0, :], "hamming"), self._empty_vectors(rows)
 
-        Parameters
-        ----------
-        ids : array (m,) of integers or strings
-        """
-        with self._lock:
-            if not len(self._ids_of_rows):
-                raise KeyError("the index is empty, so nothing can be removed")
-            self._index.remove(ids)
+        self._check_beside(codes)
+        self._store.add(codes, ids, self._sources(rows), empty=empty)
         return self
 
     def update(self, ids: Array, X: Any) -> Self:
@@ -277,32 +249,71 @@ class VectorIndex:
         >>> int(index.search(-X[:1], k=1)[1][0, 0])
         3
         """
-        rows = _as_input(X)
-        part = None if self._vectors is None else _readable(rows)
+        rows = _open(X)
         codes = self._encode(rows)
-        with self._lock:
-            if not len(self._ids_of_rows):
-                raise KeyError("the index is empty, so nothing can be updated")
-            self._index.update(ids, codes)
-            self._append(part, check_ids(ids, n=rows.shape[0]))
+        self._check_beside(codes)
+        kept = self._store.state.vectors is not None
+        self._store.update(ids, codes, to_host(rows if is_array(rows) else np.asarray(rows)) if kept else None)
+        self._tidy()
         return self
 
-    def _append(self, part: Any, new: np.ndarray) -> None:
-        """Append vectors; rows that had these ids before, removed or replaced, are orphaned."""
-        if self._vectors is not None:
-            self._vectors = _Vectors((*self._vectors.parts, part))
-        known = self._ids_of_rows
-        # Kinds of ids mix only if all rows of the first kind are orphaned
-        if is_text(known) != is_text(new):
-            known = np.full(len(known), b"" if is_text(new) else -1, dtype=new.dtype)
-        elif len(known):
-            known = np.where(np.isin(known, new), b"" if is_text(new) else -1, known)
-        self._ids_of_rows = np.concatenate([known, new])
+    def remove(self, ids: Array) -> Self:
+        """Remove vectors by id, each of which must be in the index, and return the index.
+
+        Parameters
+        ----------
+        ids : array (m,) of integers or strings
+        """
+        self._store.remove(ids)
+        self._tidy()
+        return self
+
+    def get(self, ids: Array) -> np.ndarray:
+        """Return the vectors with these ids, each of which must be in the index, as they are kept.
+
+        Parameters
+        ----------
+        ids : array (m,) of integers or strings
+
+        Returns
+        -------
+        array (m, d)
+        """
+        state, places = self._store.get(ids)
+        if state.vectors is None:
+            raise ValueError("the index keeps no vectors; make it with another keep_vectors than False")
+        found: np.ndarray = state.vectors.take(places)
+        return found
+
+    def select(self, allowed: Any) -> Selection:
+        """Return rows as a filter for many searches, which costs them less than ids or a mask.
+
+        Parameters
+        ----------
+        allowed : array of ids, or boolean mask (n,)
+            A mask is in the order of `ids`. Ids that are not in the index are ignored.
+
+        Returns
+        -------
+        Selection
+            These rows, wherever the index moves them. Rows added later are not in it; removed rows are not found.
+        """
+        return self._store.select(allowed)
+
+    def compact(self) -> Self:
+        """Free the memory of removed and replaced vectors now, and return the index.
+
+        It is done by itself when they are a quarter of all.
+        """
+        self._store.compact()
+        self._tidy()
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index to one safetensors file: codes, ids, encoder, and vectors that are in memory.
 
-        Vectors in a file stay there, and their path is written.
+        Removed and replaced vectors are not in it. Vectors in a file stay there: their path is written, with facts by
+        which `load` knows the file again.
 
         Parameters
         ----------
@@ -320,115 +331,174 @@ class VectorIndex:
         ...     bool((same.search(X[:3])[1] == index.search(X[:3])[1]).all())
         True
         """
-        if not len(self._ids_of_rows):
+        if not len(self):
             raise ValueError("the index is empty; add vectors before saving it")
-        with self._lock:
-            stored, vectors, ids_of_rows = self._index.tensors(), self._vectors, self._ids_of_rows
+        if self._written:
+            self._store.compact()
+        state, next_id = self._store.state, self._store.next_id
+        stored = state.tensors()
         tensors, facts = self.encoder._to_tensors()
-        stored |= {f"encoder.{name}": [np.atleast_1d(x)] for name, x in tensors.items()}
+        stored |= {f"encoder.{name}": index_file.Tensor.of(np.atleast_1d(x)) for name, x in tensors.items()}
         shapes = {name: list(x.shape) for name, x in tensors.items()}
         metadata = {"format": index_file.VECTOR_FORMAT, "n_bits": str(self.n_bits), "distance": "hamming"}
         metadata |= {"metric": self.metric, "encoder": json.dumps(facts), "encoder_shapes": json.dumps(shapes)}
-        if vectors is not None and vectors.parts:
-            stored["rows"] = [to_bytes(ids_of_rows)]
-            file = _file_of(vectors.parts[0]) if len(vectors.parts) == 1 else None
-            if file is not None:
-                metadata["vectors"] = str(file)
-            else:
-                dtype = np.result_type(*(to_host(part[:1]).dtype for part in vectors.parts))
-                stored["vectors"] = [to_host(part).astype(dtype, copy=False) for part in vectors.parts]
+        metadata |= {"next_id": str(next_id), "keep_vectors": str(self._keep)}
+        if state.vectors is not None:
+            vectors, metadata["vectors"] = state.vectors.tensors(state.places())
+            stored |= vectors
         index_file.write(path, stored, metadata)
+        self._saved = True
+        self._tidy(saved=True)
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, vectors: Any = None, metric: str | None = None, verify: bool = False
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        vectors: str | os.PathLike[str] | None = None,
+        metric: str | None = None,
+        verify: bool = False,
     ) -> VectorIndex:
-        """Open an index that `save` wrote; codes and vectors are memory-mapped, not read.
+        """Open an index that `save` wrote; vectors are read when they are needed.
 
         Parameters
         ----------
         path : path-like
-        vectors : array (n, d), memory map or path, optional
-            The vectors, if their file has moved.
+        vectors : path-like, optional
+            The file of the vectors, or the folder of their files, if they have moved or were copied.
         metric : str, optional
             If given, an index of another metric is rejected.
         verify : bool, default=False
             Read the whole file and compare the digests that `save` wrote into it.
         """
         stored = index_file.read(path, format=index_file.VECTOR_FORMAT, verify=verify)
-        facts = stored.facts
+        facts, where = stored.facts, Path(path)
         try:
             made_for = check_choice(facts["metric"], name="metric", choices=METRICS)
             shapes = json.loads(facts["encoder_shapes"])
             tensors = {name: np.array(stored.extra[f"encoder.{name}"]).reshape(shape) for name, shape in shapes.items()}
             encoder = from_tensors(tensors, json.loads(facts["encoder"]), path=path)
+            if encoder.n_bits != stored.n_bits:
+                raise ValueError(f"it holds codes of {stored.n_bits} bits and an encoder of {encoder.n_bits}")
+            column = None
+            if "vectors" in facts:
+                inside, held = None, stored.extra.get("vectors")
+                if held is not None:
+                    if held.ndim != 2:
+                        raise ValueError(f"its vectors have the shape {held.shape}")
+                    shape = (int(held.shape[0]), int(held.shape[1]))
+                    inside = VectorFile.open(where, stored.offsets["vectors"], held.dtype, shape, "index")
+                    # Another index took its place just now
+                    if inside.file.inode != stored.inode:
+                        return cls.load(path, vectors=vectors, metric=metric, verify=verify)
+                moved = None if vectors is None else Path(vectors)
+                column = Vectors.from_tensors(facts["vectors"], stored.extra, inside, moved)
+                if column.shape != (len(stored.codes), encoder.n_features_in_):
+                    raise ValueError(
+                        f"its vectors have the shape {column.shape}, and its codes are of "
+                        f"{(len(stored.codes), encoder.n_features_in_)}"
+                    )
+        except VectorFileError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{os.fspath(path)!r} is not a usable vector index: {error}; write it again") from error
         if metric is not None and check_choice(metric, name="metric", choices=METRICS) != made_for:
             raise ValueError(f"{path} was made for metric={made_for!r}, not {metric!r}: make another index")
-        if encoder.n_bits != stored.n_bits:
-            raise ValueError(f"{path} holds codes of {stored.n_bits} bits and an encoder of {encoder.n_bits}")
         index = cls.__new__(cls)
         index.metric, index.encoder = made_for, encoder
-        index._lock = threading.Lock()
-        index._index = HammingIndex.from_stored(stored, encoder=index.encoder)
-        known = index._index.encoded_ids
-        rows = index._ids_of_rows = np.array(from_bytes(stored.extra["rows"]) if "rows" in stored.extra else known)
-        if rows.ndim != 1 or (len(known) and (rows.dtype.kind != known.dtype.kind or not np.isin(known, rows).all())):
-            raise ValueError(f"{os.fspath(path)!r} has codes with ids that none of its vectors has; write it again")
-        index._vectors = None
-        found = vectors if vectors is not None else stored.extra.get("vectors", facts.get("vectors"))
-        if vectors is None and isinstance(found, str) and not os.path.exists(found):
-            raise FileNotFoundError(f"the vectors of {path} were in {found}, which does not exist; pass vectors=...")
-        if found is not None:
-            index._vectors = _Vectors((_readable(_as_input(found)),))
-            if index._vectors.shape != (len(rows), encoder.n_features_in_):
-                raise ValueError(
-                    f"the vectors have shape {index._vectors.shape}, and those of {path} have "
-                    f"{(len(rows), encoder.n_features_in_)}; pass the vectors it was made of"
-                )
+        index._keep = facts["keep_vectors"] if facts["keep_vectors"] in FORMATS else column is not None
+        index._saved = True
+        index._written = set() if column is None else set(column.own_files())
+        index._store = Store.from_file(stored, vectors=column)
         return index
+
+    # ---- rows as they come ----
 
     def _prepared(self, rows: Any, *, label: str = "X") -> Any:
         """Return rows as the encoder takes them, normalized for the cosine."""
         return normalize_rows(rows, label=label) if self.metric == "cosine" else rows
 
+    def _unit(self, Q: Array) -> Array:
+        """Return queries as the encoder takes them."""
+        if self.metric != "cosine":
+            return Q
+        xp = namespace(Q)
+        floats = xp.astype(Q, compute_dtype(Q.dtype, xp=xp, device=device_of(Q)), copy=False)
+        return unit_rows(floats, lambda row: f"row {row} of queries")
+
     def _encode(self, rows: Any) -> Array:
         codes: Array = self.encoder.encode(self._prepared(rows))
         return codes
 
+    def _check_beside(self, codes: Array) -> None:
+        """Reject codes of another namespace than those of the index."""
+        mine = self._store.state.codes.sample
+        if len(self) and namespace(mine) is not namespace(codes):
+            raise ValueError(
+                f"X is {namespace(codes).__name__} and the codes of the index are {namespace(mine).__name__}; convert X"
+            )
 
-def _as_input(X: Any) -> Any:
+    def _empty_vectors(self, rows: Any) -> Vectors | None:
+        """Return a column for vectors like these, or None if none are kept."""
+        if self._keep is False:
+            return None
+        if self._keep in FORMATS:
+            return Vectors(Format(np.dtype(str(self._keep)), rows.shape[1], scaled=self._keep == "int8"))
+        sample = to_host(rows.sample() if isinstance(rows, RowSource) else rows[:1, :])
+        dtype = sample.dtype.newbyteorder("=")
+        if self._keep is True:
+            return Vectors(Format(dtype, rows.shape[1]))
+        if self._written:
+            column: Vectors = self._store.state.vectors
+            return column
+        column = Vectors.to_file(Path(self._keep), dtype, rows.shape[1])
+        self._written = set(column.own_files())
+        return column
+
+    def _sources(self, rows: Any) -> list[Any] | None:
+        """Return the vectors as `Vectors.append` takes them: files, arrays and sources."""
+        if self._keep is False:
+            return None
+        if isinstance(rows, JoinedRows):
+            return [source for part in rows.parts for source in self._sources(part) or []]
+        if isinstance(rows, FileRows) and isinstance(rows.path, Path):
+            mapped = memory_map(rows.path)
+            rows = rows if mapped is None else mapped
+        if self._keep is True:
+            if isinstance(rows, np.ndarray) and (file := file_of(rows)) is not None:
+                return [file]
+            if isinstance(rows, RowSource):
+                size = rows.shape[0] * rows.shape[1] * np.dtype(rows.dtype).itemsize
+                fix = "keep fewer bytes of them (keep_vectors='float16' or 'int8'), or pass keep_vectors=PATH or False"
+                check_room(size, f"the vectors of {rows.label}", fix=fix)
+        return [rows]
+
+    def _appended(self, column: Vectors | None, sources: list[Any] | None) -> Vectors | None:
+        return None if column is None or sources is None else column.append(sources)
+
+    def _tidy(self, *, saved: bool = False) -> None:
+        """Remove files of vectors that the index wrote before, unless a saved index needs them."""
+        if self._written and (saved or not self._saved):
+            files = set(self._store.state.vectors.own_files())
+            for path in self._written - files:
+                path.unlink(missing_ok=True)
+            self._written = files
+
+
+def _open(X: Any, name: str | list[str] | None = None) -> Any:
     """Return vectors as an array or a source of rows; a path is opened, as a memory map if the format allows."""
     if isinstance(X, str | os.PathLike):
-        mapped = memory_map(X)
-        return open_rows(X) if mapped is None else mapped
+        mapped = memory_map(X) if name is None else None
+        return open_rows(X, name=name) if mapped is None else mapped
+    if name is not None:
+        raise ValueError(f"vector_column={name!r} names a part of a file, and X is {type(X).__name__}; pass a path")
     return X if isinstance(X, RowSource) else check_rows(X, min_rows=0)
 
 
-def _readable(rows: Any) -> Any:
-    """Return vectors that can be read row by row, or raise."""
-    if is_array(rows):
-        return rows
-    raise ValueError(
-        f"{rows.label} cannot be read row by row, which re-ranking candidates needs: pass keep_vectors=False, or the "
-        "path of an .npy, .fbin, .u8bin or .i8bin file, or an array"
-    )
-
-
-def _file_of(part: Any) -> Path | None:
-    """Return the file that holds exactly these vectors, or None."""
-    if not isinstance(part, np.memmap) or part.filename is None:
-        return None
-    path = Path(str(part.filename)).resolve()
-    try:
-        whole: Any = memory_map(path)
-    except (OSError, ValueError):
-        return None
-    return path if whole is not None and _place(whole) == _place(part) else None
-
-
-def _place(x: Any) -> tuple[Any, ...]:
-    """Return the place of a memory map in its file: its first byte, shape, strides and type."""
-    begin = x.ctypes.data - np.frombuffer(x._mmap, dtype=np.uint8).ctypes.data
-    return x.offset - x.offset % mmap.ALLOCATIONGRANULARITY + begin, x.shape, x.strides, x.dtype
+def _ids_of(rows: Any, column: str) -> np.ndarray:
+    """Return the ids in a column of a file."""
+    if not isinstance(rows, RowSource):
+        raise ValueError(f"id_column={column!r} needs a file with columns (Parquet, Arrow); pass ids=... instead")
+    rows.id_type(column)
+    pieces = [piece.to_numpy(zero_copy_only=False) for piece in rows.ids(column, 1 << 18)]
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)

@@ -39,19 +39,18 @@ def knn(gain: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -
         return cuda.knn(gain, parts, k)
     entries = nibble_tables(gain, codes.shape[1])
     if chosen == "native":
-        return (searcher or native.CodeSearch(parts)).least(entries, k)
+        return (searcher or native.CodeSearch.of(parts)).least(entries, k)
     return _add_up(lambda block: byte_tables(entries[block]), len(gain), parts, k)
 
 
-def cells(tables: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -> tuple[Array, Array]:
+def cells(tables: np.ndarray, parts: list[Array], k: int, *, keep: int, searcher: Any = None) -> tuple[Array, Array]:
     """Find the rows of least score among product codes, from tables (q, bytes, 256): scores and rows as from `knn`.
 
-    The native core scores a twentieth of the rows, and at least 20 k: those whose groups of cells, the high nibbles,
-    are nearest. The other engines score all rows.
+    The native core scores about ``keep`` rows: those whose groups of cells, the high nibbles, are nearest. The other
+    engines score all rows.
     """
     if engine(parts[0]) == "native":
-        keep = max(sum(part.shape[0] for part in parts) // 20, 20 * k)
-        return (searcher or native.CodeSearch(parts)).cells(tables, k, keep=keep)
+        return (searcher or native.CodeSearch.of(parts)).cells(tables, k, keep=keep)
     return _add_up(lambda block: tables[block], len(tables), parts, k)
 
 

@@ -16,9 +16,10 @@ _BLOCK_ROWS = 1 << 16
 
 
 def searcher(codes: Array, *, k: int = 1, distance: str = "hamming") -> Any:
-    """Return the engine that searches these codes: a module or object with ``knn`` and ``within``, or its class.
+    """Return the engine that searches these codes: an object with ``knn`` and ``within``, or its class.
 
-    A class makes the engine from the codes, and the caller keeps it for later searches.
+    A class makes the engine from the codes, and the caller keeps it for later searches. Where the class is
+    `native.CodeSearch`, the caller keeps the codes in its layout.
     """
     if distance == "spherical":
         return SPHERICAL

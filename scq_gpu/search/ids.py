@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -15,18 +16,20 @@ from scq_gpu._core.arrays import is_array, to_host
 from scq_gpu._core.validate import check_array
 
 
-def check_ids(ids: Any, *, n: int | None = None, existing: np.ndarray | None = None) -> np.ndarray:
+def check_ids(ids: Any, *, n: int | None = None, text: bool | None = None) -> np.ndarray:
     """Return the ids of n codes, or of any number, on the host, as int64 of 0 or more or as encoded strings.
 
-    They must be of one kind with the ``existing`` ids, if there are any.
+    ``text`` says which of the two they must be; None allows both.
     """
     if isinstance(ids, Set):
         raise TypeError(f"ids are a {type(ids).__name__}, which has no order; pass a list of them")
     if n is None:
         n = int(np.size(to_host(ids) if is_array(ids) else np.asarray(ids)))
-    text = _as_text(ids)
-    checked = _check_numbers(ids, n=n) if text is None else _encode(text, n=n)
-    if n and existing is not None and len(existing) and is_text(checked) != is_text(existing):
+    words = _as_text(ids)
+    checked = _check_numbers(ids, n=n) if words is None else _encode(words, n=n)
+    if not n and text is not None:
+        return np.zeros(0, dtype="S1" if text else np.int64)
+    if text is not None and is_text(checked) != text:
         mine, theirs = ("strings", "integers") if is_text(checked) else ("integers", "strings")
         raise ValueError(f"ids are {mine}, such as {ids[0]!r}, and those of the index are {theirs}; use one kind")
     return checked
@@ -51,13 +54,6 @@ def _check_numbers(ids: Any, *, n: int) -> np.ndarray:
     return checked.astype(np.int64)
 
 
-def check_unique(ascending: np.ndarray) -> None:
-    """Check that no id comes twice."""
-    twice = ascending[1:][ascending[1:] == ascending[:-1]]
-    if twice.size:
-        raise ValueError(f"id {decode_ids(twice)[0]} is given to more than one code; ids must be unique")
-
-
 def is_text(ids: np.ndarray) -> bool:
     """Return True if ids are encoded strings."""
     return ids.dtype.kind == "S"
@@ -69,25 +65,19 @@ def decode_ids(ids: np.ndarray) -> np.ndarray:
     return decoded
 
 
-def numbers_after(ids: np.ndarray, m: int) -> np.ndarray:
-    """Return the m numbers after the largest of ascending ids."""
-    if is_text(ids) and len(ids):
-        raise ValueError(f"the ids of this index are strings, such as {str(decode_ids(ids[:1])[0])!r}; pass ids")
-    start = int(ids[-1]) + 1 if len(ids) else 0
-    if not m:
-        return np.zeros(0, dtype=np.int64)
-    if start + (m - 1) > np.iinfo(np.int64).max:
+def check_numbers_left(start: int, m: int) -> None:
+    """Reject m numbers from ``start`` on that int64 does not hold."""
+    if m and start + m - 1 > np.iinfo(np.int64).max:
         raise ValueError(f"no ids are left after the largest, {start - 1}; pass ids")
-    return start + np.arange(m)
 
 
-def to_bytes(ids: np.ndarray) -> np.ndarray:
-    """Return ids in the layout of an index file: int64, or (n, width) of uint8."""
-    return ids.view(np.uint8).reshape(len(ids), -1) if is_text(ids) else ids.astype("<i8", copy=False)
+def as_rows(ids: np.ndarray) -> np.ndarray:
+    """Return ids in the layout of columns and files: int64, or (n, width) of uint8."""
+    return ids.view(np.uint8).reshape(len(ids), ids.dtype.itemsize) if is_text(ids) else ids.astype("<i8", copy=False)
 
 
-def from_bytes(stored: np.ndarray) -> np.ndarray:
-    """Return ids from the layout of an index file, without a copy."""
+def from_rows(stored: np.ndarray) -> np.ndarray:
+    """Return ids from the layout of columns and files, without a copy."""
     if stored.dtype != np.uint8 or stored.ndim != 2:
         return stored
     n, width = stored.shape
@@ -97,7 +87,7 @@ def from_bytes(stored: np.ndarray) -> np.ndarray:
 
 
 def _as_text(ids: Any) -> np.ndarray | None:
-    """Return an array of the ids if they are strings, otherwise None."""
+    """Return an array of the ids if they are strings or UUIDs, otherwise None."""
     if is_array(ids) and not isinstance(ids, np.ndarray):
         return None
     found = np.asarray(ids)
@@ -106,18 +96,19 @@ def _as_text(ids: Any) -> np.ndarray | None:
         found = np.asarray(ids, dtype=object)
     if np.ma.is_masked(ids):
         raise ValueError("ids has masked entries, which have no value; every code needs an id")
-    if found.dtype.kind == "U":
-        return found
     if found.dtype.kind == "T":
         found = found.astype(object)
-    if found.dtype.kind != "O" or not any(isinstance(x, str) for x in found.flat):
+    if found.dtype.kind == "O" and any(isinstance(x, str | UUID) for x in found.flat):
+        wrong = next((i for i, x in enumerate(found.flat) if not isinstance(x, str | UUID)), None)
+        if wrong is not None:
+            raise TypeError(
+                f"ids[{wrong}] is {found.flat[wrong]!r} and others are strings; fill it in, or pass str of all"
+            )
+    elif found.dtype.kind != "U":
         return None
-    wrong = next((i for i, x in enumerate(found.flat) if not isinstance(x, str)), None)
-    if wrong is not None:
-        raise TypeError(f"ids[{wrong}] is {found.flat[wrong]!r} and others are strings; fill it in, or pass str of all")
-    null = next((i for i, x in enumerate(found.flat) if x.endswith("\0")), None)
+    null = next((i for i, x in enumerate(found.flat) if "\0" in str(x)), None)
     if null is not None:
-        raise ValueError(f"ids[{null}] is {found.flat[null]!r}, and NumPy drops the null at its end; take it off")
+        raise ValueError(f"ids[{null}] is {found.flat[null]!r}, which has a null character; take it out")
     return found.astype(str)
 
 

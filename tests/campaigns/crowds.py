@@ -66,8 +66,8 @@ def threads(seconds: float, seed: int) -> Figures:
         rng = np.random.default_rng([seed, me, 7])
         while time.process_time() < ends:
             queries = rng.integers(0, 256, size=(20, 8), dtype=np.uint8)
-            if me % 2:
-                index.prepare(int(rng.integers(0, 6)))
+            if me % 2 and rng.random() < 0.1:
+                index.compact()
             d, ids = index.search(queries, 5)
             if (np.diff(d, axis=1) < 0).any() or any(len(set(row)) != 5 for row in ids.tolist()):
                 fail(f"searcher {me}: answers out of order, or an id twice")

@@ -86,7 +86,7 @@ def test_a_vector_index_adds_updates_removes_saves_and_loads(tmp_path, encoder):
     for a, b in zip(index.search(X[:20], 5), loaded.search(X[:20], 5), strict=True):
         np.testing.assert_array_equal(a, b)
     assert loaded.search(-X[:1] * 3, 1)[1].tolist() == [[7]]
-    assert loaded.bytes_per_row == 4 + 8  # ids were given once a row was removed
+    assert loaded.bytes_per_row == 4 + 8  # a row was removed, so ids are no row numbers
 
 
 def test_what_product_codes_do_not_do_is_said(encoder):

@@ -14,6 +14,7 @@ from native_engines import use_engine
 
 from scq_gpu.kernels import native
 from scq_gpu.kernels.search import HAMMING, SPHERICAL, searcher
+from scq_gpu.search import store
 from scq_gpu.search.index import HammingIndex
 
 
@@ -40,7 +41,7 @@ def asarray(request, monkeypatch):
 def search_parts(request, monkeypatch):
     """The native search of codes in parts, in each instruction set, of codes in memory or in a memory map."""
     use_engine(request.param, monkeypatch)
-    return lambda queries, parts, k, n_bits: native.CodeSearch(parts).knn(queries, parts, k, n_bits=n_bits)
+    return lambda queries, parts, k, n_bits: native.CodeSearch.of(parts).knn(queries, parts, k, n_bits=n_bits)
 
 
 def host(x):
@@ -124,7 +125,7 @@ def test_native_and_plain_agree(seed, n, n_bits, k, spread):
         pytest.skip("there is no native core")
     codes, queries = random_codes(n, n_bits, seed, spread=spread), random_codes(3, n_bits, seed + 1, spread=spread)
     parts = [codes[: n // 3], codes[n // 3 :]]
-    both = native.CodeSearch(parts), HAMMING
+    both = native.CodeSearch.of(parts), HAMMING
     a, b = (engine.knn(queries, parts, k, n_bits=n_bits) for engine in both)
     np.testing.assert_array_equal(a[0], b[0])
     np.testing.assert_array_equal(a[1], b[1])
@@ -211,14 +212,16 @@ def test_nothing_within_the_radius(asarray):
 # -- ids and add --------------------------------------------------------------------------------------------------
 
 
-def test_ties_go_to_the_lowest_id_whatever_the_order(asarray):
+def test_ties_go_to_the_row_that_came_first(asarray):
     codes, query = np.zeros((6, 1), dtype=np.uint8), np.zeros((1, 1), dtype=np.uint8)
     index = HammingIndex(asarray(codes), 8, ids=asarray(np.array([50, 3, 99, 7, 0, 12])))
-    assert host(index.search(asarray(query), 4)[1]).tolist() == [[0, 3, 7, 12]]
+    assert host(index.search(asarray(query), 4)[1]).tolist() == [[50, 3, 99, 7]]
     index.add(asarray(codes[:2]), ids=[5, 1000])
-    assert host(index.search(asarray(query), 9)[1]).tolist() == [[0, 3, 5, 7, 12, 50, 99, 1000, -1]]
+    assert host(index.search(asarray(query), 9)[1]).tolist() == [[50, 3, 99, 7, 0, 12, 5, 1000, -1]]
     index.add(asarray(codes[:1]))
-    assert host(index.range_search(asarray(query), 0)[1]).tolist() == [0, 3, 5, 7, 12, 50, 99, 1000, 1001]
+    assert host(index.range_search(asarray(query), 0)[1]).tolist() == [50, 3, 99, 7, 0, 12, 5, 1000, 1001]
+    index.update([99], asarray(codes[:1]))
+    assert host(index.search(asarray(query), 4)[1]).tolist() == [[50, 3, 99, 7]]
 
 
 def test_ids_stay_with_their_codes():
@@ -228,7 +231,7 @@ def test_ids_stay_with_their_codes():
     d, found = index.search(codes, 1)
     assert (d == 0).all()
     same = (codes[:, None] == codes[None]).all(axis=2)
-    np.testing.assert_array_equal(found[:, 0], [ids[row].min() for row in same])
+    np.testing.assert_array_equal(found[:, 0], [ids[row][0] for row in same])
 
 
 def test_added_in_pieces_is_added_at_once(asarray):
@@ -263,24 +266,38 @@ def test_save_and_load(tmp_path, n_bits, with_ids):
     index.save(path)
     assert os.listdir(tmp_path) == ["codes.safetensors"]
     loaded = HammingIndex.load(path)
-    assert isinstance(loaded._state.parts[0], np.memmap)
     assert loaded.n_bits == n_bits
     for a, b in zip(index.search(queries, 30), loaded.search(queries, 30), strict=True):
         np.testing.assert_array_equal(a, b)
     loaded.add(codes[:3])
     index.add(codes[:3])
-    assert isinstance(loaded._state.parts[0], np.memmap)
     for a, b in zip(index.range_search(queries, n_bits // 3), loaded.range_search(queries, n_bits // 3), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_memory_map_is_searched_in_place(tmp_path):
-    codes = random_codes(1000, 64)
-    HammingIndex(codes, 64, ids=np.arange(1000) + 5).save(tmp_path / "index")
-    d, ids = HammingIndex.load(tmp_path / "index").search(codes[:9], 4)
-    expected = brute_knn(codes[:9], codes, 4, 64)
-    np.testing.assert_array_equal(d, expected[0])
-    np.testing.assert_array_equal(ids, expected[1] + 5)
+@pytest.mark.parametrize("n", [70_000, 32_768, 100])
+def test_a_memory_map_stays_in_its_file_but_for_what_changes(tmp_path, monkeypatch, n):
+    """As do the codes of an index file that are too many to read."""
+    codes = random_codes(n, 64)
+    HammingIndex(codes, 64, ids=np.arange(n) + 5).save(tmp_path / "index")
+    np.save(tmp_path / "codes.npy", codes)
+    monkeypatch.setattr(store, "worth_keeping", lambda n_bytes: False)
+    before = codes.copy()
+    for index in (
+        HammingIndex.load(tmp_path / "index"),
+        HammingIndex(np.load(tmp_path / "codes.npy", mmap_mode="r"), 64, ids=np.arange(n) + 5),
+    ):
+        codes = before.copy()
+        index.update([5, n + 4], ~codes[[0, -1]])
+        codes[[0, -1]] = ~codes[[0, -1]]
+        index.add(codes[:3])
+        codes = np.concatenate([codes, codes[:3]])
+        expected = brute_knn(codes[:3], codes, 4, 64)
+        d, ids = index.search(codes[:3], 4)
+        np.testing.assert_array_equal(d, expected[0])
+        np.testing.assert_array_equal(ids, expected[1] + 5)
+        np.testing.assert_array_equal(index.get(index.ids), codes)
+    np.testing.assert_array_equal(np.load(tmp_path / "codes.npy"), before)
 
 
 def test_every_safetensors_reader_opens_the_file(tmp_path):
@@ -303,7 +320,7 @@ def test_broken_files_are_refused(tmp_path):
         "header only": whole[:100],
         "not json": whole[:8] + b"x" * 40 + whole[48:],
         "huge header": (1 << 60).to_bytes(8, "little") + whole[8:],
-        "other format": whole.replace(b"HammingIndex v1", b"HammingIndex v9"),
+        "other format": whole.replace(b"HammingIndex v2", b"HammingIndex v9"),
         "other contract": whole.replace(b"LSB first", b"MSB first"),
         "other width": whole.replace(b'"n_bits": "16"', b'"n_bits": "99"'),
         "other dtype": whole.replace(b'"U8"', b'"F8"'),
@@ -352,7 +369,6 @@ def test_bad_input_is_named():
         (lambda: index.search(codes | 128, 1), ValueError, "queries have bits set beyond"),
         (lambda: index.search(array_api_strict.asarray(codes), 1), ValueError, "move one to the other"),
         (lambda: index.range_search(codes, -1), ValueError, "radius=-1"),
-        (lambda: index.prepare(-1), ValueError, "radius=-1"),
         (lambda: index.add(array_api_strict.asarray(codes)), ValueError, "move one to the other"),
         (lambda: HammingIndex.load("/nowhere/index"), FileNotFoundError, "nowhere"),
     ]

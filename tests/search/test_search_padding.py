@@ -38,7 +38,7 @@ def test_native_loops_count_every_bit_and_write_nowhere_else(n_bits, n, k, q):
     queries[0] = ~database[0]
     if native.core is None:
         pytest.skip("there is no native core")
-    d, rows = searcher(database)([database]).knn(queries, [database], k, n_bits=n_bits)
+    d, rows = searcher(database).of([database]).knn(queries, [database], k, n_bits=n_bits)
     wanted, wanted_rows = HAMMING.knn(queries, [database], k, n_bits=n_bits)
     np.testing.assert_array_equal(d, wanted)
     np.testing.assert_array_equal(rows, wanted_rows)

@@ -40,18 +40,15 @@ def runs_native(x: object) -> bool:
 
 
 class CodeSearch:
-    """Codes laid out for the scan: the bytes of 64 rows side by side.
+    """Search over ``core.Rows``: parts of codes, in order, each row by row or in blocks of 64 rows side by side."""
 
-    Memory maps stay as they are, and are laid out in cache as they are scanned.
-    """
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
 
-    def __init__(self, parts: list[np.ndarray]) -> None:
-        self._blocked = [not isinstance(part, np.memmap) for part in parts]
-        self._codes = [
-            _to_blocks(part) if blocked else np.ascontiguousarray(part)
-            for part, blocked in zip(parts, self._blocked, strict=True)
-        ]
-        self._counts = [part.shape[0] for part in parts]
+    @classmethod
+    def of(cls, parts: list[np.ndarray]) -> CodeSearch:
+        """Search codes (n, bytes) as they are."""
+        return cls([core.Rows(np.ascontiguousarray(part), len(part)) for part in parts])
 
     def knn(
         self, queries: np.ndarray, parts: list[np.ndarray], k: int, *, n_bits: int
@@ -59,14 +56,14 @@ class CodeSearch:
         """Find the k nearest rows: distances (q, k) int32 and rows (q, k) int64, padded with n_bits + 1 and -1."""
         d = np.full((len(queries), k), n_bits + 1, dtype=np.int32)
         rows = np.full(d.shape, -1, dtype=np.int64)
-        core.nearest(self._rows(), np.ascontiguousarray(queries), d, rows, allowed_threads())
+        core.nearest(self._rows, np.ascontiguousarray(queries), d, rows, allowed_threads())
         return d, rows
 
     def within(
         self, queries: np.ndarray, parts: list[np.ndarray], radius: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find all pairs within a radius: (query, distance, row), in no particular order."""
-        query, d, row = core.within(self._rows(), np.ascontiguousarray(queries), int(radius), allowed_threads())
+        query, d, row = core.within(self._rows, np.ascontiguousarray(queries), int(radius), allowed_threads())
         # the core's integers of 64 bits are C's long long, which NumPy tells from long
         return query.view(np.int64), d, row.view(np.int64)
 
@@ -74,7 +71,7 @@ class CodeSearch:
         """Find the rows of least score from tables (q, bytes, 2, 16): scores (q, k) float32 and rows (q, k) int64."""
         scores = np.full((len(entries), k), np.inf, dtype=np.float32)
         rows = np.full(scores.shape, -1, dtype=np.int64)
-        core.least(self._rows(), np.ascontiguousarray(entries), scores, rows, allowed_threads())
+        core.least(self._rows, np.ascontiguousarray(entries), scores, rows, allowed_threads())
         return scores, rows
 
     def cells(self, tables: np.ndarray, k: int, *, keep: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,16 +81,11 @@ class CodeSearch:
         """
         scores = np.full((len(tables), k), np.inf, dtype=np.float32)
         rows = np.full(scores.shape, -1, dtype=np.int64)
-        core.cells(self._rows(), np.ascontiguousarray(tables, dtype=np.float32), keep, scores, rows, allowed_threads())
+        core.cells(self._rows, np.ascontiguousarray(tables, dtype=np.float32), keep, scores, rows, allowed_threads())
         return scores, rows
 
-    def _rows(self) -> list[Any]:
-        """Return the parts as the core takes them."""
-        known = zip(self._codes, self._counts, self._blocked, strict=True)
-        return [core.Rows(codes, count, blocked, None) for codes, count, blocked in known]
 
-
-def _to_blocks(codes: np.ndarray) -> np.ndarray:
+def to_blocks(codes: np.ndarray) -> np.ndarray:
     """Lay out codes (n, bytes) as blocks (ceil(n / 64), 64 * bytes)."""
     n, width = codes.shape
     blocks = np.empty((-(-n // 64), 64 * width), dtype=np.uint8)

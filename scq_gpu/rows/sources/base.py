@@ -293,7 +293,7 @@ class JoinedRows(RowSource):
     """Rows of several sources, one after the other."""
 
     def __init__(self, parts: Sequence[RowSource]) -> None:
-        self._parts = list(parts)
+        self.parts = list(parts)
         width = parts[0].shape[1]
         for part in parts:
             if part.shape[1] != width:
@@ -310,16 +310,16 @@ class JoinedRows(RowSource):
     @property
     def _xp(self) -> Any:
         """Return the namespace of all parts; it is not stored, because modules cannot be pickled."""
-        return namespace(*(part.sample() for part in self._parts))
+        return namespace(*(part.sample() for part in self.parts))
 
     def sample(self) -> Array:
         """Return the sample of the first part, in the type of all."""
-        return self._xp.astype(self._parts[0].sample(), self.dtype, copy=False)
+        return self._xp.astype(self.parts[0].sample(), self.dtype, copy=False)
 
     def pieces(self, size: int, *, first: int = 0) -> Iterator[Array]:
         """Yield the pieces of each part, in the type of all."""
         xp = self._xp
-        for part, end in zip(self._parts, self._ends, strict=True):
+        for part, end in zip(self.parts, self._ends, strict=True):
             if end > first:
                 inside = max(0, first - (end - part.shape[0]))
                 for piece in part.pieces(size, first=inside):
@@ -327,7 +327,7 @@ class JoinedRows(RowSource):
 
     def id_type(self, column: str) -> Any:
         """Return the type that all parts have."""
-        types = [(part.id_type(column), part.label) for part in self._parts]
+        types = [(part.id_type(column), part.label) for part in self.parts]
         for kind, label in types:
             if kind != types[0][0]:
                 raise RowFileError(
@@ -337,18 +337,18 @@ class JoinedRows(RowSource):
 
     def ids(self, column: str, size: int) -> Iterator[Any]:
         """Yield the ids of each part."""
-        for part in self._parts:
+        for part in self.parts:
             yield from part.ids(column, size)
 
     def locate(self, row: int) -> str:
         """Return the location within its part, and the number among all rows."""
         number = bisect_right(self._ends, row)
-        part = self._parts[number]
+        part = self.parts[number]
         return f"{part.locate(row - (self._ends[number] - part.shape[0]))} (row {row} of all)"
 
     def identity(self) -> list[dict[str, Any]]:
         """Return the facts of each part."""
-        return [facts for part in self._parts for facts in part.identity()]
+        return [facts for part in self.parts for facts in part.identity()]
 
 
 def recut(pieces: Iterable[Array], size: int) -> Iterator[Array]:
