@@ -478,11 +478,13 @@ class VectorIndex:
 
     def _tidy(self, *, saved: bool = False) -> None:
         """Remove files of vectors that the index wrote before, unless a saved index needs them."""
-        if self._written and (saved or not self._saved):
+        if self._written:
             files = set(self._store.state.vectors.own_files())
-            for path in self._written - files:
-                path.unlink(missing_ok=True)
-            self._written = files
+            self._written |= files
+            if saved or not self._saved:
+                for path in self._written - files:
+                    path.unlink(missing_ok=True)
+                self._written = files
 
 
 def _open(X: Any, name: str | list[str] | None = None) -> Any:

@@ -190,7 +190,9 @@ class VectorFile:
     @classmethod
     def reopen(cls, facts: dict[str, Any], path: Path | None = None) -> VectorFile:
         """Open a file by its facts. A file at another path may have another time and inode."""
-        where = Path(facts["path"]) if path is None else path
+        where = Path(facts["path"])
+        if path is not None:
+            where = path / where.name if path.is_dir() else path
         if not where.exists():
             raise FileNotFoundError(f"the vectors were in {where}, which does not exist; pass vectors=...")
         shape, kind = (int(facts["shape"][0]), int(facts["shape"][1])), str(facts["kind"])
@@ -262,7 +264,8 @@ class Vectors:
         """Say where the vectors are."""
         if any(isinstance(segment.store, VectorFile) for segment in self._segments):
             return "vectors in a file"
-        return "vectors in memory" + (" as int8" if self.format.scaled else "")
+        rounded = self.format.scaled or self.format.dtype == np.float16
+        return "vectors in memory" + (f" as {self.format.dtype.name}" if rounded else "")
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from scq_gpu._core import arrays as devices
 from scq_gpu.kernels import asymmetric
 from scq_gpu.kernels.cuda import asymmetric as cuda
 from scq_gpu.kernels.cuda.asymmetric import least_scores
+from scq_gpu.search import columns
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
 
@@ -131,6 +132,7 @@ def test_index_searches_with_the_kernel(cupy, monkeypatch, metric):
     called = []
     knn = cuda.knn
     monkeypatch.setattr(cuda, "knn", lambda *a, **kw: called.append(1) or knn(*a, **kw))
+    monkeypatch.setattr(columns, "_copied", fake_cupy.array)
     index = scq.HammingIndex(fake_cupy.array(codes), n_bits=11)
     found = index.search_asymmetric(encoder, X[:5], 9, metric=metric)
     assert called

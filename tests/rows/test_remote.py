@@ -177,14 +177,15 @@ def test_encode_file_from_a_url(memory, tmp_path):
             scq.encode_file(encoder, "memory://x.npy", url, progress=False)
 
 
-def test_zarr_and_vectors_behind_urls_are_refused(memory, tmp_path):
+def test_zarr_behind_a_url_is_refused_and_vectors_are_read(memory, tmp_path):
     memory.pipe("/x.zarr/zarr.json", b"{}")
     with pytest.raises(scq.io.RowFileError, match="read from local folders alone; copy it first"):
         scq.io.open_rows("memory://x.zarr")
     memory.pipe("/x.npy", npy(tmp_path / "x.npy", X).read_bytes())
-    with pytest.raises(ValueError, match=r"memory://x\.npy cannot be read row by row"):
-        scq.VectorIndex("memory://x.npy", 4)
-    assert len(scq.VectorIndex("memory://x.npy", 4, keep_vectors=False, random_state=0)) == len(X)
+    for keep_vectors in (True, False):
+        index = scq.VectorIndex("memory://x.npy", 4, keep_vectors=keep_vectors, random_state=0)
+        assert len(index) == len(X)
+        assert ("in memory" in repr(index)) == keep_vectors
 
 
 @pytest.mark.parametrize(
