@@ -19,6 +19,7 @@ import numpy as np
 
 from scq_gpu._core.arrays import row_slices, to_host
 from scq_gpu._core.files import check_regular, lock
+from scq_gpu.kernels import native
 from scq_gpu.rows.sources.base import RowSource
 from scq_gpu.search.columns import Growing
 from scq_gpu.search.index_file import Tensor
@@ -149,14 +150,11 @@ class VectorFile:
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return rows by number."""
         out = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
-        view, size = memoryview(out.reshape(-1).view(np.uint8)), self.row_bytes
-        read, number = os.preadv, self.file.number
-        for i, row in enumerate(rows.tolist()):
-            if read(number, [view[i * size : (i + 1) * size]], self.offset + row * size) != size:
-                self.check()
-                raise VectorFileError(f"row {row} of {self.path} cannot be read whole")
+        missing = native.read_rows(self.file.number, self.offset, rows, out)
         # A change before the last row was read is seen here
         self.check()
+        if missing >= 0:
+            raise VectorFileError(f"row {rows[missing]} of {self.path} cannot be read whole")
         return out.astype(self.dtype.newbyteorder("="), copy=False)
 
     def append(self, rows: np.ndarray) -> VectorFile:

@@ -153,7 +153,7 @@ class IndexMachine(RuleBasedStateMachine):
             for _ in range(2):
                 self.index.save(file)
                 self.index = scq.VectorIndex.load(file, metric=self.metric, verify=True)
-        self.selected = None
+        self.selected = self.selection = None
         for a, b in zip(self.index.search(QUERIES, 5), before, strict=True):
             np.testing.assert_array_equal(a, b)
 

@@ -93,6 +93,19 @@ def to_blocks(codes: np.ndarray) -> np.ndarray:
     return blocks
 
 
+def read_rows(file: int, offset: int, numbers: np.ndarray, out: np.ndarray) -> int:
+    """Read rows of an open file by number into ``out``; return the place of one that is not there whole, or -1."""
+    content = out.reshape(len(out), -1).view(np.uint8)
+    if core is not None:
+        # One thread for few rows: to wake another takes longer
+        threads = allowed_threads() if content.size > _BUFFER_BYTES else 1
+        return int(core.read_rows(file, offset, np.ascontiguousarray(numbers, dtype=np.int64), content, threads))
+    for i, row in enumerate(numbers.tolist()):
+        if os.preadv(file, [content[i].data], offset + row * content.shape[1]) != content.shape[1]:
+            return i
+    return -1
+
+
 def encode_into(out: np.ndarray, X: np.ndarray, W: np.ndarray, t: np.ndarray) -> bool:
     """Write the codes of rows X (n, d) of any type and layout, and return whether all scores were finite.
 

@@ -106,4 +106,8 @@ std::vector<const char*> available();
 bool take(const Call&, const std::vector<Stretch>& parts, int64_t row_bytes, const int64_t* places, int64_t n,
           uint8_t* out, int64_t& unknown);
 
+// Read rows of an open file by their numbers; `missing` is the first of `numbers` that is not there whole, or -1.
+bool read_rows(const Call&, int file, int64_t offset, int64_t row_bytes, const int64_t* numbers, int64_t n,
+               uint8_t* out, int64_t& missing);
+
 }  // namespace scq

@@ -254,6 +254,19 @@ void take(const std::vector<Codes>& parts, Array<const int64_t, 1> firsts, Array
   if (unknown >= 0) refuse("place " + std::to_string(places.data()[unknown]) + " is in none of the parts");
 }
 
+int64_t read_rows(int file, int64_t offset, Array<const int64_t, 1> numbers, Array<uint8_t, 2> out, int threads) {
+  int64_t n = numbers.shape(0), row_bytes = out.shape(1), missing;
+  check((int64_t)out.shape(0) == n, "out must have one row for each number");
+  const int64_t* end = numbers.data() + n;
+  check(offset >= 0 && std::all_of(numbers.data(), end, [&](int64_t row) {
+          return row >= 0 && row_bytes <= INT64_MAX - offset && row <= (INT64_MAX - offset - row_bytes) / std::max<int64_t>(1, row_bytes);
+        }), "rows must lie in what a file can hold");
+  without_gil(threads, [&](const scq::Call& call) {
+    return scq::read_rows(call, file, offset, row_bytes, numbers.data(), n, out.data(), missing);
+  });
+  return missing;
+}
+
 // A map of ids for Python threads: calls with many ids release the GIL, so a lock of its own keeps others out.
 class IdMap {
  public:
@@ -373,6 +386,7 @@ NB_MODULE(_core, m) {
         "cells"_a.noconvert(), "halves"_a.noconvert(), "codes"_a.noconvert(), "threads"_a);
   m.def("add_by_cell", &add_by_cell, "codes"_a.noconvert(), "Y"_a.noconvert(), "sums"_a.noconvert(), "threads"_a);
   m.def("take", &take, "parts"_a.noconvert(), "firsts"_a.noconvert(), "places"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
+  m.def("read_rows", &read_rows, "file"_a, "offset"_a, "numbers"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
   m.def("to_blocks", &to_blocks, "codes"_a.noconvert(), "blocks"_a.noconvert());
   m.def("to_rows", &to_rows, "blocks"_a.noconvert(), "codes"_a.noconvert());
   m.def("use", &use, "name"_a);

@@ -1,6 +1,10 @@
-// Rows by their places, out of several parts.
+// Rows by their places, out of several parts, or by their numbers, out of a file.
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstring>
+
+#include <unistd.h>
 
 #include "kernels.h"
 
@@ -29,6 +33,28 @@ bool take(const Call& call, const std::vector<Stretch>& parts, int64_t row_bytes
     for (int64_t i = number * step; i < std::min(n, (number + 1) * step); i++)
       std::memcpy(out + i * row_bytes, rows[i], row_bytes);
   });
+}
+
+bool read_rows(const Call& call, int file, int64_t offset, int64_t row_bytes, const int64_t* numbers, int64_t n,
+               uint8_t* out, int64_t& missing) {
+  std::atomic<int64_t> first{n};
+  constexpr int64_t STEP = 64;  // rows of a task
+  bool done = run((n + STEP - 1) / STEP, call.threads, call.interrupted, [&](Job& job, int64_t task, int) {
+    for (int64_t i = task * STEP; i < std::min(n, (task + 1) * STEP) && !job.stopped(); i++)
+      for (int64_t got = 0; got < row_bytes;) {
+        ssize_t more = pread(file, out + i * row_bytes + got, row_bytes - got, offset + numbers[i] * row_bytes + got);
+        if (more < 0 && errno == EINTR) continue;
+        if (more <= 0) {
+          int64_t known = first.load();
+          while (i < known && !first.compare_exchange_weak(known, i)) {
+          }
+          return;
+        }
+        got += more;
+      }
+  });
+  missing = first.load() == n ? -1 : first.load();
+  return done;
 }
 
 }  // namespace scq
