@@ -49,9 +49,11 @@ def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
     if namespace(x).isdtype(x.dtype, "complex floating"):
         raise ValueError(f"Complex data not supported: {name} has dtype {x.dtype}; pass real numbers")
     if x.ndim < min_ndim:
+        fix = f": {name}.reshape(1, -1) if it is a single row" if x.ndim == 1 and min_ndim == 2 else ""
+        # queries and candidates are never of one feature
+        fix += ", X.reshape(-1, 1) if it has a single feature" if fix and name == "X" else ""
         raise ValueError(
-            f"{name} must have {min_ndim} dimensions, got {x.ndim} (shape {tuple(x.shape)}). Reshape your data either "
-            f"using {name}.reshape(-1, 1) if it has a single feature or {name}.reshape(1, -1) if it is a single row"
+            f"{name} must have {min_ndim} dimensions, got {x.ndim} (shape {tuple(x.shape)}). Reshape your data{fix}"
         )
     return x
 
