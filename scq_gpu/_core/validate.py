@@ -305,8 +305,8 @@ def check_projections(P: np.ndarray, *, n_bits: int) -> np.ndarray:
     P = np.asarray(P).astype(np.float64)
     if P.ndim != 2 or P.shape[1] != n_bits:
         raise ValueError(f"the queries' projections have shape {P.shape}; (queries, n_bits={n_bits}) is expected")
-    bad = np.argwhere(~np.isfinite(P))
-    if bad.size:
+    if not np.isfinite(P).all():
+        bad = np.argwhere(~np.isfinite(P))
         raise ValueError(
             f"X_query projects to NaN or inf, first {P[tuple(bad[0])]} at row {bad[0][0]}; drop or fill in such rows"
         )

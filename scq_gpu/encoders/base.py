@@ -215,7 +215,10 @@ class Encoder(BaseEstimator):
         workers = self._learns_on_workers or not reset
         with on_device_of(X):
             rows = (rows_of if workers else as_rows)(X, device=self.device, min_rows=min_rows)
-        validate_data(self, rows.given, reset=reset, skip_check_array=True)
+        # looking for the names of columns takes as long as encoding a row
+        known = not reset and type(rows.given) is np.ndarray and rows.shape[1] == self.n_features_in_
+        if not known or hasattr(self, "feature_names_in_"):
+            validate_data(self, rows.given, reset=reset, skip_check_array=True)
         return rows
 
     @contextlib.contextmanager
@@ -224,8 +227,7 @@ class Encoder(BaseEstimator):
         check_is_fitted(self)
         rows = self._open(X, reset=False, min_rows=0)
         with on_device_of(rows.sample), blas_in_one_thread(rows.xp):
-            here = rows.xp.empty((0,), device=rows.device)
-            yield rows, *(like(getattr(self, name), here) for name in names)
+            yield rows, *(like(getattr(self, name), rows.sample) for name in names)
 
     def _returned(self, result: Array, rows: Any) -> Array:
         """Bring a result back to the namespace and device of X."""

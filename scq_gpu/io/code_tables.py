@@ -135,7 +135,7 @@ def holds_codes(path: Path) -> bool:
         if path.suffix == ".parquet":
             schema = _pyarrow("pyarrow.parquet").read_schema(path)
         else:
-            with path.open("rb") as file:
+            with pa.OSFile(os.fspath(path)) as file:  # threads of Arrow do not wait for Python, which may be ending
                 schema = _pyarrow("pyarrow.ipc").open_file(file).schema
     except (OSError, pa.ArrowException):
         return False
@@ -149,7 +149,7 @@ def read_table(path: Path) -> tuple[np.ndarray, np.ndarray | None, int]:
         if path.suffix == ".parquet":
             table = _pyarrow("pyarrow.parquet").read_table(path, partitioning=None)
         else:
-            with path.open("rb") as file:
+            with pa.OSFile(os.fspath(path)) as file:  # threads of Arrow do not wait for Python, which may be ending
                 table = _pyarrow("pyarrow.ipc").open_file(file).read_all()
         table.validate(full=True)
     except (OSError, ValueError, pa.ArrowException) as error:
