@@ -49,9 +49,11 @@ def check_array(x: Any, *, name: str, min_ndim: int) -> Array:
     if namespace(x).isdtype(x.dtype, "complex floating"):
         raise ValueError(f"Complex data not supported: {name} has dtype {x.dtype}; pass real numbers")
     if x.ndim < min_ndim:
+        fix = f": {name}.reshape(1, -1) if it is a single row" if x.ndim == 1 and min_ndim == 2 else ""
+        # queries and candidates are never of one feature
+        fix += ", X.reshape(-1, 1) if it has a single feature" if fix and name == "X" else ""
         raise ValueError(
-            f"{name} must have {min_ndim} dimensions, got {x.ndim} (shape {tuple(x.shape)}). Reshape your data either "
-            f"using {name}.reshape(-1, 1) if it has a single feature or {name}.reshape(1, -1) if it is a single row"
+            f"{name} must have {min_ndim} dimensions, got {x.ndim} (shape {tuple(x.shape)}). Reshape your data{fix}"
         )
     return x
 
@@ -303,8 +305,8 @@ def check_projections(P: np.ndarray, *, n_bits: int) -> np.ndarray:
     P = np.asarray(P).astype(np.float64)
     if P.ndim != 2 or P.shape[1] != n_bits:
         raise ValueError(f"the queries' projections have shape {P.shape}; (queries, n_bits={n_bits}) is expected")
-    bad = np.argwhere(~np.isfinite(P))
-    if bad.size:
+    if not np.isfinite(P).all():
+        bad = np.argwhere(~np.isfinite(P))
         raise ValueError(
             f"X_query projects to NaN or inf, first {P[tuple(bad[0])]} at row {bad[0][0]}; drop or fill in such rows"
         )

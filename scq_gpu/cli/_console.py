@@ -7,13 +7,15 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +24,8 @@ import scq_gpu as scq
 from scq_gpu._core.arrays import usable_device
 from scq_gpu._core.files import check_not_input, check_regular
 from scq_gpu._core.messages import printable, show
+from scq_gpu._core.validate import METRICS
+from scq_gpu.rows.changed import normalize_rows
 from scq_gpu.rows.sources import FORMATS
 from scq_gpu.rows.sources.binary import read_array
 
@@ -52,11 +56,22 @@ def option_name(parameter: str) -> str:
     return f"--{names.get(parameter, parameter).replace('_', '-')}"
 
 
+metric_option = option(
+    f"Metric that defines the nearest rows: {', '.join(METRICS)}. The cosine normalizes rows and queries.",
+    show_default="l2",
+)
+Metric = Annotated[str, metric_option]
 Model = Annotated[Path, argument("Model file, as `scq-gpu fit` writes it.")]
 _Facts = Mapping[str, Any]
 _Words = list[str] | None
 # Strings, not paths: pathlib would turn s3:// into s3:/.
 Data = Annotated[list[str], argument(f"Rows: {' '.join(FORMATS)}; folders, patterns, URLs of them.")]
+
+
+def check_word(name: str, value: str, choices: Collection[str]) -> None:
+    """Reject the value of an option that is none of its words."""
+    if value not in choices:
+        raise typer.BadParameter(f"--{name} {value} is not one of {', '.join(choices)}")
 
 
 class Lacking(Exception):
@@ -134,12 +149,13 @@ class Session:
             with contextlib.suppress(OSError):
                 check_regular(path)
 
-    def open_rows(self, paths: Sequence[str]) -> Any:
-        """Open the rows of one file or several."""
+    def open_rows(self, paths: Sequence[str], *, metric: str = "l2") -> Any:
+        """Open the rows of one file or several, normalized for the cosine."""
+        check_word("metric", metric, METRICS)
         name = self.name[0] if self.name and len(self.name) == 1 else self.name or None
         rows = scq.io.open_rows(paths[0] if len(paths) == 1 else list(paths), name=name)
         self.takes(*(facts["path"] for facts in rows.identity()))
-        return rows
+        return normalize_rows(rows) if metric == "cosine" else rows
 
     def open_model(self, path: Path) -> Any:
         """Load an encoder onto the device."""
@@ -176,16 +192,17 @@ class Session:
             plain = json_format.loads(text, parse_constant=lambda _: None)
             print(json_format.dumps({**plain, "warnings": self._warned}))
             return
-        table = Table(title=printable(title), title_justify="left", title_style="bold", show_header=header, box=None)
-        for i, key in enumerate(rows[0] if rows else ()):
-            table.add_column(key.replace("_", " "), justify="right" if header and i else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(printable(show(value))) for value in row.values()))
         console = Console()
-        # Columns that do not fit would be dropped without a word; terminals wrap long lines by themselves.
-        wide = console.options.update(width=1 << 16)
-        console.width = max(console.width, console.measure(table, options=wide).minimum)
-        console.print(table)
+        lines = [{key: printable(show(value)) for key, value in row.items()} for row in rows]
+        for number, widths in enumerate(_fitting_columns(rows, lines, console.width, header=header)):
+            table = Table(title_justify="left", title_style="bold", show_header=header, box=None)
+            table.title = None if number else printable(title)
+            for i, (key, width) in enumerate(widths.items()):
+                table.add_column(key.replace("_", " "), justify="right" if header and i else "left", width=width)
+            for line in lines:
+                table.add_row(*(Text(line[key]) for key in widths))
+            # Words that do not fit would be broken; terminals wrap long lines by themselves.
+            console.print(table, width=max(console.width, sum(widths.values()) + 2 * len(widths)))
         if note:
             console.print(note, markup=False, highlight=False)
 
@@ -211,6 +228,35 @@ def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]
         return function
 
     return add
+
+
+def _fitting_columns(
+    rows: Sequence[_Facts], lines: Sequence[Mapping[str, str]], room: int, *, header: bool
+) -> list[dict[str, int]]:
+    """Split the columns of a table into parts that fit without breaking a word; those before a float are repeated.
+
+    Each part has the widths of its columns, without the spaces on both sides.
+    """
+    keys = list(rows[0]) if rows else []
+    texts = {key: [key.replace("_", " ") if header else "", *(line[key] for line in lines)] for key in keys}
+    least = {
+        key: max(cell_len(word) for text in column for word in text.split() or [""]) for key, column in texts.items()
+    }
+    repeated = list(takewhile(lambda key: not isinstance(rows[0][key], float), keys))
+    parts = [repeated]
+    for key in keys[len(repeated) :]:
+        if parts[-1] != repeated and sum(least[other] + 2 for other in (*parts[-1], key)) > room:
+            parts.append(repeated)
+        parts[-1] = [*parts[-1], key]
+    found = []
+    for part in parts:
+        spare = room - sum(least[key] + 2 for key in part)
+        widths = {}
+        for key in part:
+            more = max(0, min(spare, max(map(cell_len, texts[key])) - least[key]))
+            widths[key], spare = least[key] + more, spare - more
+        found.append(widths)
+    return found
 
 
 def _url_of(path: Path) -> str | None:

@@ -12,12 +12,22 @@ import scq_gpu as scq
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.files import natural_order, replace_file, replacing
 from scq_gpu._core.validate import AP_RULES, METRICS, TIE_RULES
-from scq_gpu.cli._console import Data, Model, Session, command, join_csv, load_array, option, option_name
+from scq_gpu.cli._console import (
+    Data,
+    Metric,
+    Model,
+    Session,
+    check_word,
+    command,
+    join_csv,
+    load_array,
+    option,
+    option_name,
+)
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 Rows = Annotated[list[str], option("Rows to search in; repeat it for several files.", "--data")]
-Metric = Annotated[str, option(f"Metric that defines the nearest rows: {', '.join(METRICS)}.")]
 
 
 def encoders() -> dict[str, type]:
@@ -46,6 +56,8 @@ def fit(
     max_iter: Annotated[int | None, option("Maximum number of iterations.", min=1, show_default="auto")] = None,
     tol: Annotated[float | None, option("Relative decrease of loss to stop at.", min=0, show_default="1e-4")] = None,
     restarts: Annotated[int | None, option("Number of starts; the best is kept.", min=1, show_default="1")] = None,
+    metric: Metric = "l2",
+    on_invalid: Annotated[str, option("Rows with NaN or inf: raise or skip.", "--on-invalid")] = "raise",
 ) -> None:
     """Learn an encoder from rows."""
     session.check_output(output, [".safetensors"])
@@ -54,11 +66,11 @@ def fit(
     chosen = {key: value for key, value in given.items() if value is not None}
     chosen |= {key: _number(text, key) for key, text in words.items() if text is not None}
     learner = _make_encoder(session, encoder, bits, chosen)
-    rows = session.open_rows(data)
+    rows = session.open_rows(data, metric=metric)
     n, d = rows.shape
     session.note(f"fitting {encoder}, {bits} bits, to {n:,} rows of {d:,} {rows.dtype} features")
     started = time.perf_counter()
-    learner.fit(rows)
+    learner.fit(rows, on_invalid=on_invalid)
     seconds = time.perf_counter() - started
     learner.save(output)
     learned = scq.plots.report.encoder_facts(learner)
@@ -184,8 +196,7 @@ def evaluate(
     after 40 or 160 candidates are re-ranked by their floats (rescored). With labels, also precision by label.
     """
     for rule, value, choices in (("ap", ap, AP_RULES), ("ties", ties, TIE_RULES), ("metric", metric, METRICS)):
-        if value not in choices:
-            raise typer.BadParameter(f"--{rule} {value} is not one of {', '.join(choices)}")
+        check_word(rule, value, choices)
     encoder = session.open_model(model)
     task = _open_task(session, data, metric=metric)
     session.note(f"{task.n_queries:,} queries in {len(task.database_rows):,} rows")

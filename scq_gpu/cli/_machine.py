@@ -20,7 +20,8 @@ from scq_gpu._core.arrays import count_cuda_devices, device_of, from_host, names
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.machine import available_bytes
 from scq_gpu._core.validate import fill_invalid
-from scq_gpu.cli._console import Session, app, argument, command, option
+from scq_gpu.cli._console import Session, app, argument, command, load_array, option
+from scq_gpu.io.code_tables import TABLES, holds_codes, read_table
 from scq_gpu.kernels import native
 from scq_gpu.search import index_file
 
@@ -57,11 +58,19 @@ def info(
         session.facts(path, _model_or_index(Path(path), verify=verify))
     elif path.endswith(".bin"):
         session.facts(path, {"kind": "codes, or other bytes", "bytes": Path(path).stat().st_size})
+    elif path.endswith(".invalid.npy"):
+        session.facts(path, {"kind": "numbers of rows with NaN or inf", "rows": len(load_array(Path(path)))})
+    elif Path(path).suffix in TABLES and holds_codes(Path(path)):
+        codes, ids, n_bits = read_table(Path(path))
+        facts: dict[str, Any] = {"kind": "codes", "rows": len(codes), "n_bits": n_bits, "bytes_per_row": codes.shape[1]}
+        session.facts(
+            path, facts | ({} if ids is None else {"ids": "strings" if ids.dtype.kind == "O" else "integers"})
+        )
     else:
         rows = session.open_rows([path])
         kind = "codes, or rows of uint8" if rows.dtype == "uint8" else "rows"
         n, d = rows.shape
-        facts: dict[str, Any] = {"kind": kind, "rows": n, "columns": d, "dtype": str(rows.dtype)}
+        facts = {"kind": kind, "rows": n, "columns": d, "dtype": str(rows.dtype)}
         if verify:
             step = max(1, (32 << 20) // (d * rows.dtype.itemsize))
             facts |= {"verified": True, "invalid_rows": sum(len(fill_invalid(X)[1]) for X in rows.blocks(step))}

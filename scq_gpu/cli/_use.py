@@ -17,7 +17,19 @@ import scq_gpu as scq
 from scq_gpu._core.arrays import row_slices, to_device, to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.files import replace_file, replacing
-from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, load_array, option
+from scq_gpu.cli._console import (
+    Data,
+    Metric,
+    Model,
+    Session,
+    argument,
+    command,
+    join_csv,
+    join_lines,
+    load_array,
+    metric_option,
+    option,
+)
 from scq_gpu.io.code_files import encode_to_file
 from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
@@ -49,11 +61,12 @@ def encode(
     on_invalid: Annotated[
         str, option("Rows with NaN or inf: raise, skip or zero; OUTPUT.invalid.npy lists them.", "--on-invalid")
     ] = "raise",
+    metric: Metric = "l2",
 ) -> None:
     """Encode rows as packed binary codes."""
     session.check_output(output)
     encoder = session.open_model(model)
-    rows = session.open_rows(data)
+    rows = session.open_rows(data, metric=metric)
     n, d = rows.shape
     session.note(f"encoding {n:,} rows of {d:,} {rows.dtype} features to {encoder.n_bits} bits")
     started = time.perf_counter()
@@ -111,6 +124,7 @@ def search(
     rescore: Annotated[
         str | None, option(f"Rows behind the codes: re-rank {_RESCORED} k candidates by their floats.")
     ] = None,
+    metric: Annotated[str | None, metric_option] = None,
 ) -> None:
     """Find the codes nearest to each query."""
     session.check_output(output, _ANSWERS)
@@ -124,7 +138,7 @@ def search(
     index, names = _open_index(codes, encoder.n_bits, session.device)
     if k > len(index):
         warnings.warn(f"-k {k} exceeds the {len(index):,} codes of {codes}: a query has no more answers", stacklevel=2)
-    X = np.asarray(session.open_rows(queries))
+    X = np.asarray(session.open_rows(queries, metric=metric or "l2"))
     floats = None if rescore is None else session.open_rows([rescore])
     if floats is not None and floats.shape[0] != len(index):
         raise ValueError(
@@ -132,9 +146,9 @@ def search(
         )
     found = min(k if floats is None else _RESCORED * k, len(index))
     started = time.perf_counter()
-    distances, ids = _search(session, index, encoder, X, found, asymmetric=asymmetric)
+    distances, ids = _search(session, index, encoder, X, found, asymmetric=(metric or "l2") if asymmetric else None)
     if floats is not None:
-        distances, ids = _rescore(X, floats, ids, k=min(k, len(index)))
+        distances, ids = _rescore(X, floats, ids, k=min(k, len(index)), metric=metric)
     seconds = time.perf_counter() - started
     # A table names its rows.
     if names is not None:
@@ -172,14 +186,14 @@ def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.nd
 
 
 def _search(
-    session: Session, index: Any, encoder: Any, X: np.ndarray, k: int, *, asymmetric: bool
+    session: Session, index: Any, encoder: Any, X: np.ndarray, k: int, *, asymmetric: str | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search batches of queries behind a progress bar."""
+    """Search batches of queries behind a progress bar, by their codes or, under the metric ``asymmetric``, floats."""
     found = []
     with tqdm(total=len(X), desc="search", unit=" rows", unit_scale=True, disable=session.quiet or None) as bar:
         for part in row_slices(len(X), max(1, _PAIRS // len(index))):
-            if asymmetric:
-                pair = index.search_asymmetric(encoder, X[part], k)
+            if asymmetric is not None:
+                pair = index.search_asymmetric(encoder, X[part], k, metric=asymmetric)
             else:
                 pair = index.search(to_device(to_host(encoder.encode(X[part])), session.device), k)
             found.append([to_host(x) for x in pair])
@@ -188,16 +202,18 @@ def _search(
     return distances, ids
 
 
-def _rescore(X: np.ndarray, floats: RowSource, ids: np.ndarray, *, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _rescore(
+    X: np.ndarray, floats: RowSource, ids: np.ndarray, *, k: int, metric: str | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Re-rank candidates by their floats, without reading the other rows into memory."""
     mapped = memory_map(floats.label) if Path(floats.label).is_file() else None
     if mapped is not None:
-        return scq.rescore(X, mapped, ids, k=k)
+        return scq.rescore(X, mapped, ids, k=k, metric=metric)
     # Formats that cannot be mapped are read once, in blocks, of which the candidates are kept.
     rows, numbers = np.unique(ids, return_inverse=True)
     step = max(1, (32 << 20) // (floats.shape[1] * floats.dtype.itemsize))
     kept = [block[rows[rows // step == i] - i * step] for i, block in enumerate(floats.blocks(step))]
-    distances, best = scq.rescore(X, np.concatenate(kept), numbers.reshape(ids.shape), k=k)
+    distances, best = scq.rescore(X, np.concatenate(kept), numbers.reshape(ids.shape), k=k, metric=metric)
     return distances, rows[best]
 
 

@@ -36,13 +36,21 @@ from scq_gpu._core.bits import pack_bits
 from scq_gpu._core.files import replace_file
 from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.messages import warn_caller
-from scq_gpu._core.validate import ON_INVALID, InvalidRowsWarning, check_choice, check_integer, settle_codes
+from scq_gpu._core.validate import (
+    ON_INVALID,
+    InvalidRowsWarning,
+    check_choice,
+    check_integer,
+    check_row_count,
+    settle_codes,
+)
 from scq_gpu.encoders.stored import check_stored
 from scq_gpu.io import exports, faiss_index
 from scq_gpu.io.models import ModelFileError, read_model, write_model
-from scq_gpu.rows.blocks import Rows, SampledRows, as_rows, sample_blocks
-from scq_gpu.rows.changed import fill_rows
+from scq_gpu.rows.blocks import Rows, as_rows, sample_blocks
+from scq_gpu.rows.changed import drop_invalid, fill_rows
 from scq_gpu.rows.distributed import DaskRows
+from scq_gpu.rows.sources import RowSource
 from scq_gpu.search.scoring import unit_map
 
 _ENCODERS: dict[str, type[Encoder]] = {}
@@ -121,7 +129,7 @@ class Encoder(BaseEstimator):
         self.n_bits = n_bits
         self.device = device
 
-    def fit(self, X: Any, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None, *, on_invalid: str = "raise") -> Self:
         """Learn from rows; no labels are used.
 
         A fit that does not finish, through an error or an interrupt, leaves the encoder as it was before.
@@ -135,8 +143,8 @@ class Encoder(BaseEstimator):
               float32, float64, integers or booleans. A memory map is read block by block, never as a whole;
             - a pandas or polars data frame of numbers; its column names become ``feature_names_in_`` and are checked
               from then on;
-            - what `scq_gpu.io.open_rows` returns for a file, a folder or a list of those: a ``RowSource``, which knows
-              its shape and type, and is read in blocks, anew in every pass. A path alone is rejected;
+            - the path of a file or folder of rows, a list of those, or what `scq_gpu.io.open_rows` returns for them: a
+              ``RowSource``, which knows its shape and type, and is read in blocks, anew in every pass;
             - a list of arrays of one namespace, or of what ``open_rows`` returns, as one after the other: nothing is
               joined in memory;
             - a list of rows, each a list of numbers;
@@ -148,46 +156,69 @@ class Encoder(BaseEstimator):
 
             Two rows at least, no NaN and no inf. Sparse matrices are rejected.
         y : ignored
+        on_invalid : {"raise", "skip"}, default="raise"
+            What to do about rows with NaN or inf: raise an error that names the first, or leave them out, with a
+            warning that has their numbers in ``warning.rows``, which takes one more pass over the rows. Not for an
+            iterator or a Dask array.
 
         Returns
         -------
         self
         """
         fitted = copy.copy(self)
-        fitted._fit(X)
+        fitted._fit(X, on_invalid)
         self.__dict__ = fitted.__dict__  # one assignment: the old state or the new one
         return self
 
-    def _fit(self, X: Any) -> None:
+    def _fit(self, X: Any, on_invalid: str) -> None:
         self._check_parameters()
-        streamed = self._sample(X) if isinstance(X, Iterator) else None
-        rows = self._open(X if streamed is None else streamed, reset=True, min_rows=2)
+        skip = check_choice(on_invalid, name="on_invalid", choices=("raise", "skip")) == "skip"
+        if skip and (isinstance(X, Iterator) or is_dask(X)):
+            raise TypeError(f"on_invalid='skip' with a {type(X).__name__}: drop such rows of it before the fit")
+        n_streamed = 0
+        if isinstance(X, Iterator):
+            X, n_streamed = self._sample(X)
+        rows = self._open(X, reset=True, min_rows=2)
+        if skip:
+            rows = self._skip_invalid(rows)
         # the moments are checked instead of warnings: BLAS sets flags by what it finds in its own buffers
         with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp), quiet_floats():
             self._learn(rows)
-        self.n_samples_ = rows.shape[0] if streamed is None else streamed.n_all
+        self.n_samples_ = n_streamed or rows.shape[0]
         # an earlier fit may have left a count
         self.__dict__.pop("n_samples_kept_", None)
-        if streamed is not None:
-            self.n_samples_kept_ = streamed.shape[0]
+        if n_streamed:
+            self.n_samples_kept_ = rows.shape[0]
 
-    def _sample(self, blocks: Iterator[Any]) -> SampledRows:
+    def _sample(self, blocks: Iterator[Any]) -> tuple[RowSource, int]:
         """Go through an iterator of blocks, and report how many rows are kept of it."""
         with blas_in_one_thread(np):
-            kept = sample_blocks(blocks, device=self.device, rng=generator(getattr(self, "random_state", None)))
+            kept, n = sample_blocks(blocks, device=self.device, rng=generator(getattr(self, "random_state", None)))
         if getattr(self, "verbose", False):
             tqdm.write(
-                f"{type(self).__name__}: {kept.n_all:,} rows went by, {kept.shape[0]:,} of them are kept for training",
+                f"{type(self).__name__}: {n:,} rows went by, {kept.shape[0]:,} of them are kept for training",
                 file=sys.stderr,
             )
-        return kept
+        return kept, n
+
+    def _skip_invalid(self, rows: Rows) -> Rows:
+        """Leave out rows with NaN or inf, and warn of them."""
+        kept, invalid = drop_invalid(rows.X)
+        if not invalid.size:
+            return rows
+        check_row_count(kept.shape, min_rows=2)
+        warn_caller(InvalidRowsWarning(invalid, n=rows.shape[0], on_invalid="skip"))
+        return Rows(kept, device=self.device, given=rows.given)
 
     def _open(self, X: Any, *, reset: bool, min_rows: int = 1) -> Any:
         """Return the rows of X after scikit-learn's checks of their width and names, which a fit (``reset``) sets."""
         workers = self._learns_on_workers or not reset
         with on_device_of(X):
             rows = (rows_of if workers else as_rows)(X, device=self.device, min_rows=min_rows)
-        validate_data(self, rows.given, reset=reset, skip_check_array=True)
+        # looking for the names of columns takes as long as encoding a row
+        known = not reset and type(rows.given) is np.ndarray and rows.shape[1] == self.n_features_in_
+        if not known or hasattr(self, "feature_names_in_"):
+            validate_data(self, rows.given, reset=reset, skip_check_array=True)
         return rows
 
     @contextlib.contextmanager
@@ -196,8 +227,7 @@ class Encoder(BaseEstimator):
         check_is_fitted(self)
         rows = self._open(X, reset=False, min_rows=0)
         with on_device_of(rows.sample), blas_in_one_thread(rows.xp):
-            here = rows.xp.empty((0,), device=rows.device)
-            yield rows, *(like(getattr(self, name), here) for name in names)
+            yield rows, *(like(getattr(self, name), rows.sample) for name in names)
 
     def _returned(self, result: Array, rows: Any) -> Array:
         """Bring a result back to the namespace and device of X."""

@@ -33,7 +33,7 @@ class ImportedEncoder(LinearEncoder):
     ImportedEncoder(n_bits=4)
     """
 
-    def fit(self, X: Any, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None, *, on_invalid: str = "raise") -> Self:
         """Check that X (n, n_features) has the right number of features, and learn nothing."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
 
-from scq_gpu._core.arrays import namespace, on_device_of
+from scq_gpu._core.arrays import namespace, on_device_of, to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.validate import check_integer, check_integers, check_scales
@@ -160,7 +161,7 @@ def sweep_bits(X: Any, bits: Iterable[int] = (8, 16, 32, 64, 128), *, encoder: A
     return BitSweep(tuple(fitted), tuple(seconds))
 
 
-def scale_path(X: Any, n_bits: int, scales: Iterable[float], *, encoder: OnE | None = None) -> ScalePath:
+def scale_path(X: Any, n_bits: int, scales: Iterable[float] | None = None, *, encoder: OnE | None = None) -> ScalePath:
     """Fit OnE at many scales in one batched run: one pass over the rows an iteration serves all of them.
 
     Every scale starts from the same V. Signs do not depend on the scale, so a sign pass is one wide product, and the V
@@ -170,8 +171,9 @@ def scale_path(X: Any, n_bits: int, scales: Iterable[float], *, encoder: OnE | N
     ----------
     X : array (n, n_features) or other rows that ``fit`` takes
     n_bits : int
-    scales : iterable of float
-        Factors on the centered rows, above 0.
+    scales : iterable of float, optional
+        Factors on the centered rows, above 0; by default nine of them, from a quarter of ``ScalePath.auto`` to four
+        times as much.
     encoder : OnE, default OnE()
         Its parameters, but for ``n_bits``, ``scale``, ``n_init`` and ``preserve``, are used for every scale. It is not
         changed.
@@ -190,10 +192,13 @@ def scale_path(X: Any, n_bits: int, scales: Iterable[float], *, encoder: OnE | N
     True
     """
     n_bits = check_integer(n_bits, name="n_bits", minimum=1)
-    factors = check_scales(scales)
     if not isinstance(encoder, OnE | None):
         raise TypeError(f"encoder={encoder!r} is not an OnE: only its loss depends on the scale")
     template = clone(OnE() if encoder is None else encoder).set_params(n_bits=n_bits, n_init=1, preserve="classes")
+    if scales is None:
+        X = rows_of(X, device=template.device, min_rows=2)
+        scales = _scales_around_auto(X, n_bits)
+    factors = check_scales(scales)
     fits = fit_at_scales(template, X, factors)
     basis = fits[0][1].basis
     xp = namespace(basis.lam)
@@ -206,3 +211,12 @@ def scale_path(X: Any, n_bits: int, scales: Iterable[float], *, encoder: OnE | N
             variances.append(100 * float(xp.sum(lam[:, None] * V * V)) / factor**2 / top)
     auto = (n_bits / top) ** 0.5
     return ScalePath(factors, tuple(losses), tuple(variances), tuple(encoder for encoder, _ in fits), auto)
+
+
+def _scales_around_auto(rows: Any, n_bits: int) -> list[float]:
+    """Return nine scales around the paper's, at equal ratios."""
+    with on_device_of(rows.sample):
+        moments = rows.moments()
+    variance = np.linalg.eigvalsh(to_host(moments.scatter))[-n_bits:].sum() / moments.n
+    # rows that do not vary are rejected by the fit
+    return [float(factor * (n_bits / (variance or 1)) ** 0.5) for factor in np.geomspace(0.25, 4, 9)]

@@ -126,6 +126,22 @@ def read_codes(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray | N
     return codes, ids
 
 
+def holds_codes(path: Path) -> bool:
+    """Return whether a Parquet or Arrow file has a column of codes."""
+    pa = _pyarrow()
+    if path.suffix not in TABLES or not path.is_file():
+        return False
+    try:
+        if path.suffix == ".parquet":
+            schema = _pyarrow("pyarrow.parquet").read_schema(path)
+        else:
+            with pa.OSFile(os.fspath(path)) as file:  # threads of Arrow do not wait for Python, which may be ending
+                schema = _pyarrow("pyarrow.ipc").open_file(file).schema
+    except (OSError, pa.ArrowException):
+        return False
+    return _COLUMN in schema.names and pa.types.is_fixed_size_binary(schema.field(_COLUMN).type)
+
+
 def read_table(path: Path) -> tuple[np.ndarray, np.ndarray | None, int]:
     """Read codes, ids and the number of bits from a table."""
     pa = _pyarrow()
@@ -133,7 +149,7 @@ def read_table(path: Path) -> tuple[np.ndarray, np.ndarray | None, int]:
         if path.suffix == ".parquet":
             table = _pyarrow("pyarrow.parquet").read_table(path, partitioning=None)
         else:
-            with path.open("rb") as file:
+            with pa.OSFile(os.fspath(path)) as file:  # threads of Arrow do not wait for Python, which may be ending
                 table = _pyarrow("pyarrow.ipc").open_file(file).read_all()
         table.validate(full=True)
     except (OSError, ValueError, pa.ArrowException) as error:

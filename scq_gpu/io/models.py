@@ -58,8 +58,8 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dic
     version = header.get("format_version", "")
     if version != str(FORMAT_VERSION):
         raise ModelFileError(
-            f"{path} has format version {version[:20]}; this scq_gpu ({__version__}) reads up to {FORMAT_VERSION}. "
-            "Upgrade scq-gpu to load it"
+            f"{path} has format version {version[:20]}, and this scq_gpu ({__version__}) reads version "
+            f"{FORMAT_VERSION}: load it with the scq_gpu that saved it"
         )
     if header.get("sha256") != digest(arrays, header):
         raise ModelFileError(f"{path} is corrupted: it does not match its checksum; copy or save it again")

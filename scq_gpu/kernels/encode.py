@@ -147,15 +147,20 @@ def _encode_arrays(X: Array, W: Array, t: Array, *, xp: ModuleType) -> tuple[Arr
 
 
 def _encode_into(out: np.ndarray, X: np.ndarray, W: np.ndarray, t: np.ndarray) -> bool:
-    """Encode blocks with NumPy, straight into the codes, and return whether all scores were finite."""
-    n, (d, n_bits) = X.shape[0], W.shape
+    """Encode blocks with NumPy, straight into the codes, and return whether all scores were finite.
+
+    Products are in float64: how BLAS rounds depends on the place of a row, whose code is not to depend on it.
+    """
+    n, (d, n_bits), largest = X.shape[0], W.shape, np.finfo(W.dtype).max
+    W = W.astype(np.float64)
     size = min(n, max(16, block_bytes(X) // (max(d, n_bits) * W.itemsize)))
 
     def encode(part: slice) -> bool:
         # no warnings: the scores are checked instead
         with quiet_floats():
-            scores = X[part].astype(W.dtype, copy=False) @ W
+            scores = X[part].astype(np.float64) @ W
         out[part] = pack_bits(scores >= t, xp=np)
-        return bool(np.isfinite(scores.min()) and np.isfinite(scores.max()))
+        # compares false with NaN
+        return bool(scores.min() >= -largest and scores.max() <= largest)
 
     return all(list(ordered_map(encode, row_slices(n, size))))

@@ -396,7 +396,8 @@ def _nearest_rows(X_query: Any, rows: Rows, *, k: int, metric: str, leave_out: A
     xp = rows.xp
     queries = (to_host(X_query) if is_array(X_query) else np.asarray(X_query)).astype(np.float64)
     if queries.ndim != 2 or queries.shape[1] != rows.shape[1]:
-        raise ValueError(f"X_query has shape {queries.shape}; (queries, {rows.shape[1]}) is expected, as X has")
+        one = "; a single query is X_query.reshape(1, -1)" if queries.ndim == 1 else ""
+        raise ValueError(f"X_query has shape {queries.shape}; (queries, {rows.shape[1]}) is expected, as X has{one}")
     if not len(queries):
         return np.empty((0, k), dtype=np.int64)
     if metric == "cosine":

@@ -41,6 +41,7 @@ from scq_gpu._core.validate import check_array, check_linear_map, check_out, che
 from scq_gpu.kernels.encode import encode_engine, encode_rows, lay_out
 from scq_gpu.rows.basis import Basis, Moments
 from scq_gpu.rows.projected import ProjectedRows, TrainingRows, UnprojectedRows
+from scq_gpu.rows.sources import open_rows
 from scq_gpu.rows.sources.base import ArrayRows, JoinedRows, RowSource, read_ahead
 from scq_gpu.rows.stream import fits, keep_rows, stream_rows
 
@@ -48,12 +49,12 @@ from scq_gpu.rows.stream import fits, keep_rows, stream_rows
 def as_rows(X: Any, *, device: str | None, min_rows: int = 1) -> Rows:
     """Convert user input to rows, checked, whose passes run on ``device`` (None follows X).
 
-    X is an array, a source (`scq_gpu.io.open_rows`), or a list of either. Rows are returned unchanged.
+    X is an array, a source, a path (`scq_gpu.io.open_rows`), or a list of any. Rows are returned unchanged.
     """
     if isinstance(X, Rows):
         return X
-    if isinstance(X, str | os.PathLike):
-        raise TypeError(f"X is a path ({os.fspath(X)!r}); pass scq_gpu.io.open_rows({os.fspath(X)!r})")
+    if _is_path(X) or (isinstance(X, list | tuple) and X and all(map(_is_path, X))):
+        X = open_rows(X)
     if is_dask(X):
         raise TypeError(
             "X is a Dask array, whose rows stay with their workers, and all of them have to be read here. Only OnE and "
@@ -65,6 +66,10 @@ def as_rows(X: Any, *, device: str | None, min_rows: int = 1) -> Rows:
         X = check_array(X, name="X", min_ndim=2)
     check_row_count(X.shape, min_rows=min_rows)
     return Rows(X, device=device, given=given)
+
+
+def _is_path(X: Any) -> bool:
+    return isinstance(X, str | os.PathLike)
 
 
 def join_parts(X: Any) -> Any:
@@ -397,19 +402,11 @@ class Rows:
 # ---- rows of an iterator ----
 
 
-class SampledRows(ArrayRows):
-    """A uniform sample of rows that are gone, with the moments of all of them."""
+def sample_blocks(blocks: Iterator[Any], *, device: str | None, rng: np.random.Generator) -> tuple[ArrayRows, int]:
+    """Go through blocks once: as many rows, drawn uniformly, as `KEPT_BYTES` hold, and the number of all.
 
-    def __init__(self, X: Any, *, n: int, moments: Moments) -> None:
-        super().__init__(X, label="the rows kept of X")
-        self.n_all = n
-        self.known_moments = moments
-
-
-def sample_blocks(blocks: Iterator[Any], *, device: str | None, rng: np.random.Generator) -> SampledRows:
-    """Go through blocks once: the moments of all rows, and as many rows, drawn uniformly, as `KEPT_BYTES` hold.
-
-    Each row is kept with the same chance (Vitter's Algorithm R), however the rows are cut into blocks.
+    The rows know the moments of all. Each is kept with the same chance (Vitter's Algorithm R), however the rows are cut
+    into blocks.
     """
     kept: Any = None
     moments: Moments | None = None
@@ -432,7 +429,9 @@ def sample_blocks(blocks: Iterator[Any], *, device: str | None, rng: np.random.G
     if moments is None or n < 2:
         raise ValueError(f"X is an iterator that gave {n} rows; at least 2 are needed, and an iterator is read once")
     sample = from_host(kept[: min(n, len(kept))], xp=namespace(like), device=device_of(like))
-    return SampledRows(sample, n=n, moments=moments)
+    rows = ArrayRows(sample, label="the rows kept of X")
+    rows.known_moments = moments
+    return rows, n
 
 
 def _locate(before: int, block: int, row: int) -> str:

@@ -179,6 +179,39 @@ def test_search_asymmetric_and_rescored(work, run):
     np.testing.assert_allclose(facts["distances"], np.sort(exact, axis=1)[:, :5], rtol=1e-5)
 
 
+def test_metric_is_that_of_the_library_on_normalized_rows(work, run):
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (BASE, QUERIES)]
+    assert run("fit x.npy -o cos.safetensors --bits 20 --metric cosine -q")[0] == 0
+    encoder = scq.load("cos.safetensors")
+    expected = scq.OgE(20, random_state=0).fit(unit[0])
+    np.testing.assert_allclose(encoder.components_, expected.components_, rtol=1e-3, atol=1e-4)
+    assert run("encode cos.safetensors x.npy -o cos.npy --metric cosine --workers 2 -q")[0] == 0
+    np.testing.assert_array_equal(np.load("cos.npy"), encoder.encode(unit[0]))
+    index = scq.HammingIndex(np.load("cos.npy"), 20)
+    for options, metric, queries in (("--metric cosine", "cosine", unit[1]), ("--metric ip", "ip", QUERIES)):
+        facts = json.loads(run(f"search cos.safetensors cos.npy q.npy -k 5 {options} --asymmetric --json")[1])
+        expected = index.search_asymmetric(encoder, queries, 5, metric=metric)
+        np.testing.assert_allclose(facts["distances"], expected[0], rtol=1e-4, atol=1e-5)
+        facts = json.loads(run(f"search cos.safetensors cos.npy q.npy -k 5 {options} --rescore x.npy --json")[1])
+        wide = index.search(encoder.encode(queries), 50)[1]
+        expected = scq.rescore(queries, BASE, wide, k=5, metric=metric)
+        np.testing.assert_allclose(facts["distances"], expected[0], rtol=1e-4, atol=1e-5)
+    code, _, error = run("search cos.safetensors cos.npy q.npy --metric dot")
+    assert code == 2
+    assert "--metric dot is not one of l2, cosine, ip" in error
+
+
+def test_fit_skips_invalid_rows(work, run):
+    rows = BASE.copy()
+    rows[[4, 70]] = np.nan
+    np.save("nan.npy", rows)
+    code, _, error = run("fit nan.npy -o skipped.safetensors --bits 8 --on-invalid skip")
+    assert code == 0
+    assert "warning: 2 of 1,500 rows hold NaN or inf and were skipped: 4, 70" in error
+    assert scq.load("skipped.safetensors").n_samples_ == 1498
+    assert run("fit nan.npy -o n.safetensors --bits 8 --on-invalid zero")[0] == 1
+
+
 FIGURES = {
     "mean_average_precision": scq.metrics.mean_average_precision,
     "precision_at_radius": scq.metrics.precision_at_radius,
@@ -291,6 +324,17 @@ def test_info_tells_about_each_kind_of_file_and_the_machine(work, run):
     facts = json.loads(run("info i.safetensors --json")[1])
     assert (facts["kind"], facts["codes"], facts["n_bits"]) == ("index", 1500, 20)
     assert json.loads(run("info c.npy --json")[1])["kind"].startswith("codes")
+    rows = BASE[:90].copy()
+    rows[[4, 70]] = np.nan
+    np.save("nan.npy", rows)
+    for name in ("t.parquet", "t.arrow", "t.npy"):
+        assert run(f"encode m.safetensors nan.npy -o {name} --on-invalid skip -q")[0] == 0
+    for name in ("t.parquet", "t.arrow"):
+        facts = json.loads(run(f"info {name} --json")[1])
+        del facts["warnings"]
+        assert facts == {"kind": "codes", "rows": 88, "n_bits": 20, "bytes_per_row": 3}
+    facts = json.loads(run("info t.npy.invalid.npy --json")[1])
+    assert (facts["kind"], facts["rows"]) == ("numbers of rows with NaN or inf", 2)
     facts = json.loads(run("info x.npy --json")[1])
     assert (facts["rows"], facts["columns"], facts["dtype"]) == (1500, 64, "float32")
     facts = json.loads(run("info --json")[1])

@@ -50,7 +50,11 @@ BAD = {
     "unknown format of codes": ("encode m.safetensors x.npy -o n.xyz", 1, ".npy .*or .bin"),
     "unknown format of answers": ("search m.safetensors c.npy q.npy -o n.xyz", 1, ".npz, .csv, .jsonl"),
     "unknown format of a model": ("fit x.npy -o n.xyz", 1, "what can be written is .safetensors"),
-    "model of a newer version": ("encode newer.safetensors x.npy -o n.npy", 1, "version 99.*Upgrade"),
+    "model of a newer version": (
+        "encode newer.safetensors x.npy -o n.npy",
+        1,
+        "version 99.*load it with the scq_gpu that saved it",
+    ),
     "damaged model": ("info damaged.safetensors", 1, "is not a whole safetensors file"),
     "damaged rows": ("fit damaged.npy -o n.safetensors", 1, "damaged.npy"),
     "NaN": ("fit nan.npy -o n.safetensors", 1, "NaN at row 7"),

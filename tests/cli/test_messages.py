@@ -115,7 +115,18 @@ CALLS = {
     "rows of unequal length": (lambda: scq.OgE(4).fit([[1.0, 2.0], [3.0]]), "rows of X are not of equal length"),
     "nothing": (lambda: scq.OgE(4).fit(None), "X is None; an array of numbers is expected"),
     "a dictionary": (lambda: scq.OgE(4).fit({"x": BASE}), "an array of numbers is expected"),
-    "a URL as X": (lambda: scq.OgE(4).fit("s3://b/x.npy"), r"pass scq_gpu\.io\.open_rows\('s3://b/x\.npy'\)"),
+    "one query": (
+        lambda: scq.HammingIndex(np.zeros((2, 1), dtype=np.uint8), 8).search(np.zeros(1, dtype=np.uint8), 1),
+        r"queries must have 2 dimensions, got 1 .* queries\.reshape\(1, -1\) if it is a single row$",
+    ),
+    "one query in floats": (
+        lambda: scq.rescore(BASE[0], BASE, np.zeros((1, 2), dtype=int)),
+        r"X_query must have 2 dimensions, got 1 .* X_query\.reshape\(1, -1\) if it is a single row$",
+    ),
+    "one query of exact neighbors": (
+        lambda: scq.metrics.exact_neighbors(BASE[0], BASE),
+        r"X_query has shape \(64,\).* a single query is X_query\.reshape\(1, -1\)",
+    ),
     "strings among numbers": (
         lambda: scq.HammingIndex(np.zeros((2, 1), dtype=np.uint8), 8).add(np.zeros((1, 1), dtype=np.uint8), ids=["a"]),
         "ids are strings, such as 'a', and those of the index are integers; use one kind",

@@ -12,6 +12,7 @@ from measured_memory import measure, needs_peaks
 
 import scq_gpu as scq
 from scq_gpu._core import machine as _host_memory
+from scq_gpu._core.validate import InvalidRowsWarning
 from scq_gpu.io import RowFileError, open_rows
 from scq_gpu.rows import blocks as rows
 
@@ -197,6 +198,7 @@ def test_files_through_a_gpu(tmp_path, monkeypatch, small_blocks, free, kept):
     gpu = EagerGpu(free=free)
     monkeypatch.setattr(rows, "cuda_device_of", lambda x: gpu)
     monkeypatch.setattr(rows, "worth_keeping", lambda n_bytes: kept)
+    monkeypatch.setattr(rows, "ordered_map", map)  # work on a GPU has an order: no threads share its buffers
     encoder = scq.OgE(**PARAMETERS).fit(source)
     np.testing.assert_allclose(encoder.components_, expected.components_, atol=1e-12)
     assert gpu.downloads == (0 if free else 80)  # blocks of 128 rows in host memory: projected, and for the start
@@ -240,9 +242,54 @@ def test_wrong_number_of_features(tmp_path):
         encoder.encode([features()[:, 1:]] * 2)
 
 
+def test_paths_are_opened(tmp_path):
+    X, path = features(), tmp_path / "x.npy"
+    np.save(path, X)
+    expected = scq.OgE(**PARAMETERS).fit(scq.io.open_rows(path))
+    for given in (path, str(path), tmp_path):
+        np.testing.assert_array_equal(scq.OgE(**PARAMETERS).fit(given).components_, expected.components_)
+    assert scq.OgE(**PARAMETERS).fit([path, str(path)]).n_samples_ == 2 * len(X)
+    np.testing.assert_array_equal(expected.encode(path), expected.encode(X))
+
+
+@pytest.mark.parametrize("kind", ["array", "file", "list", "array_api_strict"])
+def test_invalid_rows_are_left_out_of_a_fit(tmp_path, kind):
+    X = features()
+    X[[0, 7, 8, len(X) - 1], 3] = np.nan, np.inf, np.nan, -np.inf
+    expected = scq.OgE(**PARAMETERS).fit(X[np.isfinite(X).all(axis=1)])
+    given = {
+        "array": lambda: X,
+        "file": lambda: saved(tmp_path / "x.npy", X),
+        "list": lambda: [X[:8], X[8:]],
+        "array_api_strict": lambda: pytest.importorskip("array_api_strict").asarray(X),
+    }[kind]()
+    with pytest.warns(InvalidRowsWarning, match="^4 of .* rows hold NaN or inf and were skipped: 0, 7, 8, ") as seen:
+        encoder = scq.OgE(**PARAMETERS).fit(given, on_invalid="skip")
+    assert seen[0].message.rows.tolist() == [0, 7, 8, len(X) - 1]
+    assert seen[0].filename == __file__
+    assert encoder.n_samples_ == len(X) - 4
+    components = np.asarray(np.from_dlpack(encoder.components_))
+    np.testing.assert_allclose(components, expected.components_, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="NaN at row 0"):
+        scq.OgE(**PARAMETERS).fit(X)
+
+
+def test_invalid_rows_that_cannot_be_left_out(tmp_path):
+    X = features()
+    np.testing.assert_array_equal(
+        scq.OgE(**PARAMETERS).fit(X, on_invalid="skip").components_, scq.OgE(**PARAMETERS).fit(X).components_
+    )
+    with pytest.raises(ValueError, match="on_invalid='zero' is not one of 'raise', 'skip'"):
+        scq.OgE(**PARAMETERS).fit(X, on_invalid="zero")
+    with pytest.raises(TypeError, match="on_invalid='skip' with a generator"):
+        scq.OgE(**PARAMETERS).fit((X[i : i + 9] for i in range(0, 90, 9)), on_invalid="skip")
+    with pytest.raises(ValueError, match="n_samples=1"):
+        scq.OgE(**PARAMETERS).fit(np.where(np.arange(len(X))[:, None] == 4, X, np.nan), on_invalid="skip")
+
+
 def test_paths_and_lists_that_do_not_fit_together(tmp_path):
     encoder = scq.OgE(**PARAMETERS)
-    with pytest.raises(TypeError, match=r"X is a path \('x.npy'\); pass scq_gpu.io.open_rows\('x.npy'\)"):
+    with pytest.raises(FileNotFoundError, match=r"x\.npy does not exist"):
         encoder.fit("x.npy")
     with pytest.raises(ValueError, match=r"X\[1\] has 5 columns, but X\[0\] has 24"):
         encoder.fit([features(), features()[:, :5]])

@@ -67,7 +67,8 @@ def test_the_sample_is_uniform_and_does_not_know_blocks(monkeypatch):
 
     def draw(seed, *heights):
         blocks, rng = cut(numbers, *heights), np.random.default_rng(seed)
-        rows = rows_in_blocks.sample_blocks(blocks, device=None, rng=rng)
+        rows, n = rows_in_blocks.sample_blocks(blocks, device=None, rng=rng)
+        assert n == 500
         return np.asarray(rows)[:, 0].astype(int)
 
     counts = np.zeros(500)

@@ -37,6 +37,16 @@ def test_scale_path_equals_single_fits(digits, backend, solver):
     assert not hasattr(template, "components_")
 
 
+def test_scales_without_a_list_are_around_that_of_the_paper(backend):
+    X = backend.array(np.random.default_rng(0).standard_normal((300, 12)) * np.geomspace(3, 0.1, 12) + 5)
+    path = scq.scale_path(X, 4, encoder=scq.OnE(max_iter=2, tol=0, random_state=0))
+    np.testing.assert_allclose(path.scales, path.auto * np.geomspace(0.25, 4, 9), rtol=1e-3)
+    with pytest.raises(ValueError, match="equal rows"):
+        scq.scale_path(np.ones((9, 4)), 2)
+    with pytest.raises(ValueError, match="n_bits=13 exceeds"):
+        scq.scale_path(X, 13)
+
+
 @given(st.integers(1, 10), st.lists(st.floats(0.01, 2), min_size=1, max_size=5), st.integers(0, 99))
 def test_scale_path_figures_are_those_of_its_encoders(n_bits, scales, seed):
     rng = np.random.default_rng(seed)

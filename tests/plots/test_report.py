@@ -427,9 +427,17 @@ def sentences(encoder, tmp_path):
 
 def test_report_says_that_nothing_is_wrong(tmp_path):
     found, text = sentences(Broken(), tmp_path)
-    assert found == "Nothing looks wrong: every bit changes, and no two repeat each other."
+    assert re.fullmatch(r"Nothing looks wrong: every bit changes, no two repeat each other, and \d+% of .*", found)
     assert re.search(r"Here 4\d to 5\d %: that is good\.", text)
     assert re.search(r"Here at most \.0\d, of either sign: that is good\.", text)
+
+
+def test_report_names_neighbors_that_are_lost(tmp_path):
+    broken = Broken(**{f"b{bit}": lambda bits: np.arange(len(bits)) % 2 == 0 for bit in range(8)})
+    found, _ = sentences(broken, tmp_path)
+    assert re.search(r"Only \d+% of a query's 10 nearest rows are found by re-ranking 160 candidates", found)
+    broken.preserve = "classes"
+    assert "nearest rows" not in sentences(broken, tmp_path)[0]
 
 
 def test_report_names_bits_that_repeat_others(tmp_path):

@@ -74,6 +74,8 @@ inline void sum_in_words(const uint8_t* block, int64_t width, const uint8_t* con
     Bytes part[Q][PIECES] = {};
     for (int64_t c = start; c < std::min(width, start + stretch); c++) {
       Nibbles of(block + c * 64);
+      // GCC 12 keeps the sums of several queries in memory rather than registers unless it is told to unroll
+#pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
         Bytes of_low = repeat(tables[q] + 32 * c), of_high = repeat(tables[q] + 32 * c + 16);
         for (int p = 0; p < PIECES; p++)
@@ -81,6 +83,7 @@ inline void sum_in_words(const uint8_t* block, int64_t width, const uint8_t* con
       }
     }
     // as one number of 16 bits, two bytes are even + 256 odd: the odd ones are taken off at the end
+#pragma GCC unroll 4
     for (int q = 0; q < Q; q++)
       for (int p = 0; p < PIECES; p++) {
         sums.even[q][p] += (Words)part[q][p];
