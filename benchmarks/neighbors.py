@@ -19,7 +19,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
+from rivals import ENCODERS, METHODS, SIGN, Faiss, Unfit
 from scq_gpu import plots
 from scq_gpu.metrics import exact_neighbors, mean_average_precision
 
@@ -36,11 +37,11 @@ sys.path.insert(0, str(Path(__file__).parent / "paper"))
 from results import differences, put_row, read_rows, table, write_figure, write_page
 
 N_QUERIES = 2000
-BITS = (32, 64, 128, 256, 384)
 KEY = ("set", "queries", "method", "bits", "seed")
-RECALLS = ("Hamming 10@10", "Hamming 10@100", "asymmetric 10@10", "asymmetric 10@100", "rescored 40", "rescored 160")
+RECALLS = ("Hamming 10@10", "Hamming 10@100", "asymmetric 10@10", "asymmetric 10@100", "rescored 40", "rescored 200")
 OVER = ("over ITQ 10@10", "its error", "over ITQ 10@100", "its error too")
-FIELDS = (*KEY, "bytes", "fit seconds", *RECALLS, "mAP", *OVER)
+TIMES = ("train seconds", "encode rows/s")
+FIELDS = (*KEY, "bytes", *TIMES, *RECALLS, "mAP", *OVER)
 Encoded = dict[str, np.ndarray]
 
 
@@ -76,8 +77,8 @@ SETS = {
 }
 
 
-def load(folder: Path, name: str) -> Features:
-    """Read a set, its rows normalized if neighbors are by cosine, with the true neighbors of its queries."""
+def load(folder: Path, name: str, *, neighbors: bool = True) -> Features:
+    """Read a set, its rows normalized if neighbors are by cosine, and, if asked for, the true neighbors of its queries."""
     source = SETS[name]
     path = folder / source.file
     if not path.exists():
@@ -92,47 +93,40 @@ def load(folder: Path, name: str) -> Features:
         X = rows("X_train")
         asked = {kind: rows(array, N_QUERIES) for kind, array in source.queries.items()}
         labels = file["y_test"][:N_QUERIES] if source.labels else None
-        found = {kind: Queries(Q, labels, exact_neighbors(Q, X, k=10)) for kind, Q in asked.items()}
+        none = np.zeros((N_QUERIES, 0), dtype=np.int64)
+        found = {k: Queries(Q, labels, exact_neighbors(Q, X, k=10) if neighbors else none) for k, Q in asked.items()}
         return Features(name, X, file["y_train"], found)
 
 
-ENCODERS: dict[str, Callable[[int, int], Any]] = {
-    "ITQ": lambda bits, seed: scq.ITQ(bits, random_state=seed),
-    "OgE": lambda bits, seed: scq.OgE(bits, random_state=seed),
-    "OnE": lambda bits, seed: scq.OnE(bits, random_state=seed),
-    "LSH": lambda bits, seed: scq.LSH(bits, random_state=seed),
-    'OgE, preserve="classes"': lambda bits, seed: scq.OgE(bits, preserve="classes", random_state=seed),
-    'OgE, solver="columnwise"': lambda bits, seed: scq.OgE(bits, solver="columnwise", random_state=seed),
-}
-FAISS = {
-    "Faiss PCAR,RaBitQ": "PCAR{L},RaBitQ",
-    "Faiss PQ": "PQ{M}x8",
-    "Faiss OPQ,PQ": "OPQ{M}_{L},PQ{M}x8",
-}
-SIGN = "sign of the features"
-METHODS = (*ENCODERS, SIGN, *FAISS)
 SHORT = {"classes": 'OgE, preserve="classes"', "columnwise": 'OgE, solver="columnwise"', "sign": SIGN,
-         "RaBitQ": "Faiss PCAR,RaBitQ", "PQ": "Faiss PQ", "OPQ": "Faiss OPQ,PQ"}  # fmt: skip
+         "RaBitQ": "Faiss RaBitQ", "OPQ8": "Faiss OPQ, 8 bits", "OPQ4": "Faiss OPQ, 4 bits", "RQ": "Faiss RQ"}  # fmt: skip
+SEEDED = ("OPQ", "OgE", "OnE", "ITQ")
+HAMMING = tuple(name for name in ENCODERS if name != "OPQ")
+WIDTHS = {"EfficientNet": 1280, "GIST": 512, "WordNet": 384}
+LENGTHS = {"EfficientNet": (64, 128, 256, 512), "GIST": (64, 128, 256, 512), "WordNet": (32, 64, 128, 256)}
+"""Of codes, in bits, by default. Methods that have but one or two lengths are measured at these."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with the feature files")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--bits", type=int, nargs="*", default=BITS)
-    parser.add_argument("--seeds", type=int, default=3, help="for our encoders; Faiss and signs are run once")
+    parser.add_argument("--bits", type=int, nargs="*", help="by default those of every method")
+    parser.add_argument("--seeds", type=int, default=3, help="for our encoders and ITQ; the others are run once")
     parser.add_argument("--methods", nargs="+", choices=(*METHODS, *SHORT), default=METHODS)
     parser.add_argument("--hamming", action="store_true", help="Hamming recall alone: print it, and write no file")
     parser.add_argument("--again", action="store_true", help="measure again what the CSV file holds")
     parser.add_argument("--before", type=Path, help="neighbors.csv of another commit, to print what changed")
+    parser.add_argument("--indexes", type=Path, help="folder that keeps trained Faiss indexes, and is read first")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("docs"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     path = options.output / "results" / "neighbors.csv"
+    Faiss.folder = options.indexes
     measured: list[dict[str, Any]] = []
     with threadpool_limits(options.threads):
-        for name in options.sets if options.bits else ():
+        for name in options.sets if options.bits != [] else ():
             measured += run(name, options, path)
     if options.hamming:
         print(_against_itq(measured))
@@ -156,8 +150,7 @@ def run(name: str, options: argparse.Namespace, path: Path) -> list[dict[str, An
     for method, bits, seed in missing:
         try:
             rows = list(measure(features, method, bits, seed, itq, hamming=options.hamming))
-        # more bits than the rows have dimensions
-        except ValueError as error:
+        except Unfit as error:
             print(f"skipped {name}, {method}, {bits} bits: {error}", flush=True)
             continue
         for row in rows:
@@ -170,15 +163,23 @@ def run(name: str, options: argparse.Namespace, path: Path) -> list[dict[str, An
 
 def jobs(name: str, options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     """List method, bits and seed of each fit."""
-    methods = [SHORT.get(method, method) for method in options.methods]
-    width = {"EfficientNet": 1280, "GIST": 512, "WordNet": 384}[name]
-    if SIGN in methods:
-        yield SIGN, width, 0
+    chosen = [SHORT.get(method, method) for method in options.methods]
     for seed in range(options.seeds):
-        for bits in options.bits:
-            for method in (m for m in METHODS if m in methods and m != SIGN):
-                if bits <= width and (method in ENCODERS or seed == 0):
-                    yield method, bits, seed
+        for method in (m for m in METHODS if m in chosen and (m in SEEDED or seed == 0)):
+            for bits in lengths(name, method) if options.bits is None else options.bits:
+                yield method, bits, seed
+
+
+def lengths(name: str, method: str) -> tuple[int, ...]:
+    """Return the bits per row that a method is measured at."""
+    width, usual = WIDTHS[name], LENGTHS[name]
+    only = {SIGN: (width,), "turbovec": (2 * width, 4 * width), "Faiss RQ": (64, 128), "Faiss RaBitQ": usual[-3:]}
+    if name == "WordNet":
+        # beside RaBitQ at 8 bytes there is none; OPQ stands beside signs and turbovec's 2 bits per dimension
+        only |= {"Faiss RaBitQ": usual[2:], "OPQ": (*usual, 384, 768)}
+    if method.startswith("OgE,"):
+        return (64,)
+    return only.get(method, usual)
 
 
 def measure(
@@ -186,22 +187,18 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Measure a row for each kind of queries."""
     started = time.perf_counter()
-    if method in ENCODERS:
-        encoder = ENCODERS[method](bits, seed).fit(features.X)
-        seconds = time.perf_counter() - started
-        size, search = (bits + 7) // 8, encoder_search(encoder, features, hamming=hamming)
-    elif method == SIGN:
-        seconds, size, search = 0.0, (bits + 7) // 8, sign_search(features)
-    else:
-        index = faiss_index(FAISS[method].format(L=bits, M=bits // 8), features.X)
-        seconds = time.perf_counter() - started
-        index.add(features.X)
-        size, search = index.sa_code_size(), lambda Q: {"asymmetric": index.search(Q.X, 160)[1]}
+    way = METHODS[method](bits, SETS[features.name].cosine, seed)
+    seconds = [time.process_time()]
+    for step in (way.train, way.add):
+        step(features.X)
+        seconds.append(time.process_time())
+    train, add = np.diff(seconds).tolist()
     for kind, queries in features.queries.items():
-        found = search(queries)
+        found = answers(way, method, features, queries, hamming=hamming)
         key = dict(zip(KEY, (features.name, kind, method, bits, seed), strict=True))
-        row = key | {"bytes": size, "fit seconds": seconds} | recalls(found, queries, features)
-        if "Hamming" in found and method != SIGN:
+        row = key | {"bytes": way.bytes, "train seconds": train, "encode rows/s": len(features.X) / add}
+        row |= recalls(found, queries, features)
+        if method in HAMMING:
             mine = hamming_hits(found, queries)
             if method == "ITQ":
                 itq.kept[kind, bits, seed] = mine
@@ -209,46 +206,28 @@ def measure(
         if queries.y is not None and "codes" in found and not hamming:
             codes, query_codes = found["codes"], found["query codes"]
             row["mAP"] = 100 * mean_average_precision(query_codes, codes, queries.y, features.y)
-        text = (f"{k} {row[k]:.4g}" for k in FIELDS[6:-4] if k in row)
+        text = (f"{k} {row[k]:.4g}" for k in FIELDS[6:-5] if k in row)
         print(*key.values(), f"({time.perf_counter() - started:.0f} s)", *text, flush=True)
         yield row
 
 
-def encoder_search(encoder: Any, features: Features, *, hamming: bool) -> Callable[[Queries], Encoded]:
-    """Return a function that searches with an encoder of ours, in each way or by Hamming distance alone."""
-    codes = encoder.encode(features.X)
-    plain = scq.HammingIndex(codes, encoder.n_bits)
-    metric = "cosine" if SETS[features.name].cosine else "l2"
-
-    def search(queries: Queries) -> Encoded:
-        query_codes = encoder.encode(queries.X)
-        found = {"codes": codes, "query codes": query_codes, "Hamming": plain.search(query_codes, 100)[1]}
-        if not hamming:
-            found["asymmetric"] = plain.search_asymmetric(encoder, queries.X, 160, metric=metric)[1]
-        return found
-
-    return search
+def answers(way: Any, method: str, features: Features, queries: Queries, *, hamming: bool) -> Encoded:
+    """Search in each way that a method has, or by Hamming distance alone; codes are returned beside the answers."""
+    found: Encoded = {}
+    if method in HAMMING:
+        codes = way.encoder.encode(features.X)
+        found = by_hamming(codes, way.encoder.encode(queries.X), way.encoder.n_bits)
+    elif method == SIGN:
+        found = by_hamming(way.codes(), scq.pack(queries.X > 0), features.X.shape[1])
+    if not hamming:
+        search = next(getattr(way, name) for name in ("search_decoded", "search_all", "search") if hasattr(way, name))
+        found["asymmetric"] = search(queries.X, 200)
+    return found
 
 
-def sign_search(features: Features) -> Callable[[Queries], Encoded]:
-    """Return a function that searches as sentence-transformers' ``precision="ubinary"`` does: bits x > 0."""
-    codes = scq.pack(features.X > 0)
-    index = scq.HammingIndex(codes, features.X.shape[1])
-
-    def search(queries: Queries) -> Encoded:
-        query_codes = scq.pack(queries.X > 0)
-        return {"codes": codes, "query codes": query_codes, "Hamming": index.search(query_codes, 100)[1]}
-
-    return search
-
-
-def faiss_index(name: str, X: np.ndarray) -> Any:
-    """Train a Faiss index on all rows, of which it takes a sample where it needs fewer."""
-    import faiss
-
-    index = faiss.index_factory(X.shape[1], name)
-    index.train(X)
-    return index
+def by_hamming(codes: np.ndarray, query_codes: np.ndarray, n_bits: int) -> Encoded:
+    found = scq.HammingIndex(codes, n_bits).search(query_codes, 100)[1]
+    return {"codes": codes, "query codes": query_codes, "Hamming": found}
 
 
 def recalls(found: Encoded, queries: Queries, features: Features) -> dict[str, float]:
@@ -257,7 +236,7 @@ def recalls(found: Encoded, queries: Queries, features: Features) -> dict[str, f
     for way in ("Hamming", "asymmetric"):
         if way in found:
             row |= {f"{way} 10@{k}": float(hits(found[way][:, :k], queries.true).mean()) for k in (10, 100)}
-    for m in (40, 160) if "asymmetric" in found else ():
+    for m in (40, 200) if "asymmetric" in found else ():
         best = scq.search.rescore(queries.X, features.X, found["asymmetric"][:, :m], k=10, metric="l2")[1]
         row[f"rescored {m}"] = float(hits(best, queries.true).mean())
     return row
@@ -280,9 +259,10 @@ class ItqHits:
         if (kind, bits, seed) not in self.kept:
             assert self._features is not None
             encoder = scq.ITQ(bits, random_state=seed).fit(self._features.X)
-            search = encoder_search(encoder, self._features, hamming=True)
+            codes = encoder.encode(self._features.X)
             for name, queries in self._features.queries.items():
-                self.kept[name, bits, seed] = hamming_hits(search(queries), queries)
+                found = by_hamming(codes, encoder.encode(queries.X), bits)
+                self.kept[name, bits, seed] = hamming_hits(found, queries)
         return self.kept[kind, bits, seed]
 
 
@@ -304,14 +284,7 @@ def _numbers(row: dict[str, str]) -> dict[str, Any]:
     return kept | {k: row[k] for k in KEY[:3]} | {"bits": int(row["bits"]), "seed": int(row["seed"])}
 
 
-SERIES = {
-    "OgE, float queries": ("OgE", "asymmetric 10@10"),
-    "OgE, Hamming": ("OgE", "Hamming 10@10"),
-    "ITQ, Hamming": ("ITQ", "Hamming 10@10"),
-    "LSH, Hamming": ("LSH", "Hamming 10@10"),
-    "Faiss PCAR,RaBitQ": ("Faiss PCAR,RaBitQ", "asymmetric 10@10"),
-}
-ORDER = ("OgE", "OnE", "ITQ", "LSH", 'OgE, preserve="classes"', 'OgE, solver="columnwise"', SIGN, *FAISS)
+ORDER = tuple(METHODS)
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from scq_gpu._core.arrays import Array, from_host, generator, is_dask, like, namespace, to_host
+from scq_gpu._core.arrays import Array, device_of, from_host, generator, is_dask, like, namespace, to_host
 from scq_gpu._core.machine import blas_in_one_thread
 from scq_gpu._core.validate import METRICS, check_array, check_choice
 from scq_gpu.encoders.base import POSITIVE_INTEGER, Encoder, show_progress
@@ -244,7 +244,8 @@ class OPQ(Encoder):
                 Y = xp.permute_dims(xp.reshape(Y, (X.shape[0], n_bytes, width)), (1, 0, 2))
                 tables = -(Y @ xp.matrix_transpose(cells))
                 if metric != "ip":
-                    y, c = (xp.sum(x * x, axis=-1) for x in (Y, cells))
+                    # a product takes a fifth of the time of a sum along a short axis
+                    y, c = ((x * x) @ xp.ones((width,), dtype=x.dtype, device=device_of(x)) for x in (Y, cells))
                     tables = 2 * tables + y[:, :, None] + c[:, None, :]
                     tables = xp.maximum(tables, xp.zeros_like(tables))
                 tables = xp.reshape(xp.permute_dims(tables, (1, 0, 2)), (X.shape[0], n_bytes * CELLS))

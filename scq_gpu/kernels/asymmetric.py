@@ -43,14 +43,17 @@ def knn(gain: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -
     return _add_up(lambda block: byte_tables(entries[block]), len(gain), parts, k)
 
 
-def cells(tables: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -> tuple[Array, Array]:
+def cells(
+    tables: np.ndarray, parts: list[Array], k: int, *, keep: int | None = None, searcher: Any = None
+) -> tuple[Array, Array]:
     """Find the rows of least score among product codes, from tables (q, bytes, 256): scores and rows as from `knn`.
 
-    The native core scores a twentieth of the rows, and at least 20 k: those whose groups of cells, the high nibbles,
-    are nearest. The other engines score all rows.
+    On processors without an instruction that looks up 64 cells at once (AVX-512 VBMI), the native core scores about
+    ``keep`` of the rows: those whose groups of cells, the high nibbles, are nearest. By default these are a twentieth
+    of all rows, and at least 20 k. All rows are scored everywhere else.
     """
     if engine(parts[0]) == "native":
-        keep = max(sum(part.shape[0] for part in parts) // 20, 20 * k)
+        keep = max(sum(part.shape[0] for part in parts) // 20, 20 * k) if keep is None else keep
         return (searcher or native.CodeSearch(parts)).cells(tables, k, keep=keep)
     return _add_up(lambda block: tables[block], len(tables), parts, k)
 
