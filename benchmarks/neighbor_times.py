@@ -87,10 +87,10 @@ def measure(
     found["one query, ms"] = median(lambda i: way.search(Q[i : i + 1], 10), 100)
     found["32 queries, ms"] = median(lambda i: way.search(Q[32 * i : 32 * i + 32], 10), 20)
     if method == "OPQ":
-        tables = [np.ascontiguousarray(way.encoder.query_tables(Q[: 32 * 20], "cosine" if cosine else "l2")[0])]
+        tables = np.ascontiguousarray(way.encoder.query_tables(Q[: 32 * 20], "cosine" if cosine else "l2")[0])
         codes, keep = native.CodeSearch(list(way.index.snapshot()._state.parts)), options.rows // 20
-        found["scan alone, ms"] = median(lambda i: codes.cells(tables[0][i : i + 1], 10, keep=keep), 100)
-        found["scan of 32 alone, ms"] = median(lambda i: codes.cells(tables[0][32 * i : 32 * i + 32], 10, keep=keep), 20)
+        found["scan alone, ms"] = median(lambda i: codes.cells(tables[i : i + 1], 10, keep=keep), 100)
+        found["scan of 32 alone, ms"] = median(lambda i: codes.cells(tables[32 * i : 32 * i + 32], 10, keep=keep), 20)
     return found
 
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rivals import ENCODERS, METHODS, SIGN, Faiss, Unfit
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 import scq_gpu as scq
-from rivals import ENCODERS, METHODS, SIGN, Faiss, Unfit
 from scq_gpu import plots
 from scq_gpu.metrics import exact_neighbors, mean_average_precision
 
@@ -78,7 +78,7 @@ SETS = {
 
 
 def load(folder: Path, name: str, *, neighbors: bool = True) -> Features:
-    """Read a set, its rows normalized if neighbors are by cosine, and, if asked for, the true neighbors of its queries."""
+    """Read a set, its rows normalized if neighbors are by cosine; the true neighbors of queries if asked for."""
     source = SETS[name]
     path = folder / source.file
     if not path.exists():
@@ -99,7 +99,8 @@ def load(folder: Path, name: str, *, neighbors: bool = True) -> Features:
 
 
 SHORT = {"classes": 'OgE, preserve="classes"', "columnwise": 'OgE, solver="columnwise"', "sign": SIGN,
-         "RaBitQ": "Faiss RaBitQ", "OPQ8": "Faiss OPQ, 8 bits", "OPQ4": "Faiss OPQ, 4 bits", "RQ": "Faiss RQ"}  # fmt: skip
+         "RaBitQ": "Faiss RaBitQ", "OPQ8": "Faiss OPQ, 8 bits", "OPQ4": "Faiss OPQ, 4 bits",
+         "RQ": "Faiss RQ"}  # fmt: skip
 SEEDED = ("OPQ", "OgE", "OnE", "ITQ")
 HAMMING = tuple(name for name in ENCODERS if name != "OPQ")
 WIDTHS = {"EfficientNet": 1280, "GIST": 512, "WordNet": 384}
@@ -287,33 +288,46 @@ def _numbers(row: dict[str, str]) -> dict[str, Any]:
 ORDER = tuple(METHODS)
 
 
+MARKERS = dict(zip(("OPQ", *(m for m in METHODS if m != "OPQ")), "oDs^vPXhd<*>p", strict=True))
+"""Of the picture; ours are drawn with lines."""
+
+
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw recall against bytes per row, a panel for each set and kind of queries."""
+    """Draw recall with float queries against bytes per row, a panel for each set and kind of queries."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    def pairs(axis: Any) -> Iterable[tuple[Any, str]]:
+        return zip(*axis.get_legend_handles_labels(), strict=True)
+
     panels = _kinds(rows)
+    drawn = [method for method in MARKERS if not method.startswith(("OgE,", "LSH"))]
     with plots.theme():
-        figure, axes = plt.subplots(2, (len(panels) + 1) // 2, figsize=(9.5, 7), squeeze=False)
+        figure, axes = plt.subplots(2, (len(panels) + 1) // 2, figsize=(10.5, 9), squeeze=False)
         for axis, (name, kind) in zip(axes.flat, panels, strict=False):
-            for (label, (method, field)), marker in zip(SERIES.items(), "os^vx", strict=True):
-                groups = [g for g in _groups(rows, name, kind) if g[0]["method"] == method and field in g[0]]
-                points = sorted((g[0]["bytes"], np.mean([r[field] for r in g if field in r])) for g in groups)
+            best = 0.0
+            for color, method in enumerate(drawn):
+                groups = [g for g in _groups(rows, name, kind) if g[0]["method"] == method]
+                points = sorted((g[0]["bytes"], np.mean([r["asymmetric 10@10"] for r in g])) for g in groups)
+                # a point of no recall only squeezes the others: signs of features that are all positive
+                points = [point for point in points if point[1] > 0.01 and point[0] <= 200]
                 if points:
-                    dash = "--" if "Hamming" in label else "-"
-                    axis.plot(*zip(*points, strict=True), marker=marker, linestyle=dash, label=label)
-            if name == "WordNet":
-                for group in _groups(rows, name, kind):
-                    if group[0]["method"] == SIGN:
-                        axis.plot(group[0]["bytes"], group[0]["Hamming 10@10"], "k*", markersize=10, label=SIGN)
-            axis.set(title=f"{name}, {kind} as queries", xlabel="bytes per row", xscale="log", ylim=(0, None))
-            axis.set_xticks([4, 8, 16, 32, 48], labels=["4", "8", "16", "32", "48"])
+                    style = {"color": f"C{color}" if color < 10 else "k", "marker": MARKERS[method], "label": method}
+                    ours = method in ("OPQ", "OgE", "OnE")
+                    line = "-" if ours else "--"
+                    axis.plot(
+                        *zip(*points, strict=True), linestyle=line, linewidth=2 if method == "OPQ" else 1, **style
+                    )
+                    best = max(best, *(y for _, y in points))
+            axis.set(title=f"{name}, {kind} as queries", xlabel="bytes per row", xscale="log", ylim=(0, 1.05 * best))
+            ticks = [4, 8, 16, 32, 64, 160]
+            axis.set_xticks(ticks, labels=map(str, ticks))
             axis.minorticks_off()
             axis.set_ylabel("recall of the float top-10 in 10 results")
-        last = axes.flat[len(panels) - 1]
-        last.legend(fontsize="small")
+        entries = {label: handle for axis in axes.flat for handle, label in pairs(axis)}
+        figure.legend(entries.values(), entries, loc="outside lower center", ncols=5, fontsize="small")
         write_figure(figure, path)
         plt.close(figure)
 
@@ -324,13 +338,18 @@ def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     made = (
         f"Made by `python benchmarks/neighbors.py --data DIR` (in parts, by `--bits`, `--seeds` and `--methods`), "
         f"finished on {datetime.date.today()} with scq_gpu {scq.__version__}, NumPy {np.__version__}, Python "
-        f"{platform.python_version()}, at most {options.threads} threads; up to {seeds} seeds, as the "
-        "tables say. Every run is in [neighbors.csv](neighbors.csv)."
+        f"{platform.python_version()}; up to {seeds} seeds, as the tables say. Every run is in "
+        "[neighbors.csv](neighbors.csv)."
     )
-    blocks = [INTRODUCTION, made, "![Recall against bytes per row](../images/neighbors.png)", HONESTY, COMPARED]
-    blocks += [_against_itq(rows), "## All methods", COLUMNS]
+    blocks = [INTRODUCTION, made, "![Recall against bytes per row](../images/neighbors.png)", HONESTY]
+    blocks += [AIMS, _against_faiss(rows)]
+    times = read_rows(options.output / "results" / "neighbor_times.csv")
+    if times:
+        blocks += [TIMES_OF, _times(times)]
+    blocks += ["## All methods", COLUMNS]
     for name, kind in _kinds(rows):
         blocks += [f"### {name}, {kind} as queries", _everything(rows, name, kind)]
+    blocks += [COMPARED, _against_itq(rows)]
     labels = [row for row in rows if "mAP" in row]
     if labels:
         blocks += ["## Label mAP, EfficientNet", LABELS, _labels(labels)]
@@ -345,10 +364,10 @@ def _kinds(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _groups(rows: Iterable[dict[str, Any]], name: str, kind: str) -> list[list[dict[str, Any]]]:
     """Group rows that differ by seed only, by length and method."""
-    mine: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    mine: dict[tuple[float, int, int], list[dict[str, Any]]] = {}
     for row in rows:
         if (row["set"], row["queries"]) == (name, kind):
-            mine.setdefault((row["bits"], ORDER.index(row["method"])), []).append(row)
+            mine.setdefault((row["bytes"], row["bits"], ORDER.index(row["method"])), []).append(row)
     return [mine[key] for key in sorted(mine)]
 
 
@@ -362,12 +381,46 @@ def _mean(group: list[dict[str, Any]], field: str, digits: int = 3) -> str:
 
 
 def _everything(rows: list[dict[str, Any]], name: str, kind: str) -> str:
-    header = ("bits", "method", "bytes", "seeds", *RECALLS)
+    header = ("bytes", "method", "seeds", *RECALLS, *TIMES)
     lines = []
     for group in _groups(rows, name, kind):
         first = group[0]
-        cells = [_mean(group, field) for field in RECALLS]
-        lines.append((first["bits"], first["method"], f"{first['bytes']:.0f}", len(group), *cells))
+        seconds, speed = (np.mean([row[field] for row in group]) for field in TIMES)
+        cells = [*(_mean(group, field) for field in RECALLS), f"{seconds:.1f}", f"{speed:,.0f}"]
+        lines.append((f"{first['bytes']:.0f}", first["method"], len(group), *cells))
+    return table(header, lines)
+
+
+def _against_faiss(rows: list[dict[str, Any]]) -> str:
+    """Return the table of OPQ beside Faiss's with cells of 8 bits, and the times of training beside that and OgE."""
+    lines = []
+    for name, kind in _kinds(rows):
+        found = {(g[0]["method"], g[0]["bits"]): g for g in _groups(rows, name, kind)}
+        for (method, bits), ours in found.items():
+            theirs = found.get(("Faiss OPQ, 8 bits", bits))
+            if method != "OPQ" or theirs is None:
+                continue
+            cells = []
+            for field in ("asymmetric 10@10", "asymmetric 10@100"):
+                mine, other = (np.mean([row[field] for row in g]) for g in (ours, theirs))
+                cells.append(f"{mine:.3f} | {other:.3f} | {mine / other - 1:+.1%}")
+            oge = found.get(("OgE", bits), [])
+            train = [np.mean([row["train seconds"] for row in g]) if g else np.nan for g in (ours, theirs, oge)]
+            speed = [np.mean([row["encode rows/s"] for row in g]) for g in (ours, theirs)]
+            times = (*(f"{t:.1f}" if t == t else "-" for t in train), f"{train[0] / train[1]:.2f}")
+            speeds = (f"{v / 1e3:,.0f}" for v in speed)
+            lines.append((name, kind, bits // 8, *cells, *times, *speeds))
+    header = ("set", "queries", "bytes", "OPQ 10@10", "Faiss", "relative", "OPQ 10@100", "Faiss", "relative",
+              "OPQ fit, s", "Faiss, s", "OgE, s", "fit over Faiss", "encode, 1,000 rows/s", "Faiss")  # fmt: skip
+    return table(header, lines)
+
+
+def _times(times: list[dict[str, str]]) -> str:
+    header = ("method", "bytes", "instructions", "one query, ms", "32 queries, ms", "its scan alone, ms", "of 32")
+    lines = []
+    for row in sorted(times, key=lambda row: (row["label"], int(row["bits"]), ORDER.index(row["method"]))):
+        scans = (row["scan alone, ms"] or "-", row["scan of 32 alone, ms"] or "-")
+        lines.append((row["method"], row["bytes"], row["label"], row["one query, ms"], row["32 queries, ms"], *scans))
     return table(header, lines)
 
 
@@ -422,16 +475,30 @@ COMPARED = (
     "## OgE and OnE against ITQ, Hamming distance\n\nDifference of recall, mean over seeds; in brackets the standard "
     "error of the difference over queries (paired: same queries, same seed) and, with more than one seed, over seeds."
 )
+AIMS = (
+    "## OPQ beside Faiss's OPQ\n\nEqual bytes, 256 cells per byte in both; Faiss scans all rows, `OPQ` is searched as "
+    "`HammingIndex` does by default. Means over seeds (one of Faiss). Times are processor seconds of one thread."
+)
+TIMES_OF = (
+    "## Times of searches\n\nA million rows of WordNet: the set again and again, from the second time on with noise of "
+    "a tenth of its standard deviation. Ten results, two threads, medians of 100 and 20 calls, by `python "
+    "benchmarks/neighbor_times.py --data DIR`; for `avx2` with `SCQ_CPU=avx2 FAISS_OPT_LEVEL=AVX2`. Faiss answers one "
+    "query on one thread. *Scan alone* is the call of the native core, with the tables of the queries at hand: what is "
+    "missing to the whole is Python and the tables."
+)
 COLUMNS = (
     "Mean ± standard error over seeds. *Hamming*: query encoded too. *Asymmetric*: float query against the stored "
-    "code, `encode(X)`. *Rescored 40, 160*: recall 10@10 after ordering the best 40 or 160 of the asymmetric search by "
-    "floats. For Faiss *asymmetric* is its own search, RaBitQ with float queries (`qb=0`), and *bytes* all that it "
-    "stores per row. Faiss indexes were given all rows to train on; product quantizers then sample at most 65,536 of "
-    "them by themselves (fewer than WordNet has), and were run once, with Faiss's own seeds. *Sign of the features* is "
-    'what sentence-transformers does for `precision="ubinary"`: bit k is x_k > 0 of the embedding as it is, as many '
-    "bits as dimensions. GIST is positive throughout, so all its sign codes are equal and ties go to the first rows. "
-    "[Benchmarks](../benchmarks.md) has the times of fits. 384 bits of ours and of ITQ are not there for WordNet, "
-    "whose rows have rank 381 by the library's count, which rejects longer codes."
+    "code, by the search that a method has. *Rescored 40, 200*: recall 10@10 after ordering the best 40 or 200 of the "
+    "asymmetric search by floats. *Bytes* are all that is stored per row. *Train seconds* are processor seconds of one "
+    "thread, and *encode rows/s* rows per such second, on a machine that was busy otherwise. Faiss indexes were given "
+    "all rows to train on; product quantizers then sample at most 65,536 of them by themselves (fewer than WordNet "
+    "has), and were run once, with Faiss's own seeds. `OPQ, 8 bits` is `OPQ{L/8}_{2L},PQ{L/8}`, `OPQ, 4 bits` "
+    "`OPQ{L/4}_{2L},PQ{L/4}x4fs`, for L bits, as far as there are 2 L axes. RaBitQ is `PCAR{L-64},RaBitQ`: 8 bytes are "
+    "two floats per row, so 8 bytes in all leave no code. RQ is `RQ{L/8}x8`, whose rows were decoded once to measure "
+    "recall. turbovec knows the inner product alone, so it is measured on rows of length 1. *Sign of the features* is "
+    'what sentence-transformers does for `precision="ubinary"`: bit k is x_k > 0 of the embedding as it is. A float '
+    "query is multiplied by the signs, here of all rows rather than of candidates. GIST is positive throughout, so all "
+    "its sign codes are equal. OgE, OnE and ITQ have no more bits than the rows have dimensions (GIST: rank 508)."
 )
 LABELS = (
     "Mean average precision of the whole Hamming ranking by class, in percent, 2,000 test queries; mean ± standard "

@@ -1,7 +1,7 @@
 """Ways to keep vectors in a few bytes and search them with float queries, ours and others', under one interface.
 
-`METHODS` maps a name to a class. One is made for a number of bits, the metric and a seed; ``train(X)`` learns from rows,
-``add(X)`` stores codes, ``search(Q, k)`` returns row numbers. ``bytes`` is what a row takes in all.
+`METHODS` maps a name to a class. One is made for a number of bits, the metric and a seed; ``train(X)`` learns from
+rows, ``add(X)`` stores codes, ``search(Q, k)`` returns row numbers. ``bytes`` is what a row takes in all.
 """
 
 from __future__ import annotations

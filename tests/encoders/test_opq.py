@@ -430,8 +430,9 @@ def test_what_needs_a_linear_map_to_bits_says_so(encoder):
         encoder.to_onnx()
     with pytest.raises(AttributeError, match="'OPQ' object has no attribute 'nothing'"):
         _ = encoder.nothing
-    with pytest.raises(TypeError, match=r"OPQ.*Hamming"):
-        scq.evaluate(encoder, X[:10], X[10:])
+    labels = np.zeros(1500, dtype=int)
+    with pytest.raises(TypeError, match=r"OPQ have no Hamming distance.* without labels"):
+        scq.evaluate(encoder, X[:10], X[10:], labels[:10], labels[10:])
     with pytest.raises(TypeError, match=r"OPQ.*Hamming"):
         scq.write_report("never.html", encoder, X)
     dask = pytest.importorskip("dask.array")
@@ -439,6 +440,24 @@ def test_what_needs_a_linear_map_to_bits_says_so(encoder):
         encoder.encode(dask.from_array(X))
     with pytest.raises(TypeError, match="Dask array"), warnings.catch_warnings():
         encoder.fit(dask.from_array(X))
+
+
+def test_evaluate_and_sweep_measure_recall_with_float_queries(encoder):
+    queries, database = X[:200], X[200:]
+    found = scq.evaluate(encoder, queries, database)
+    decoded = slow_decode(encoder, encoder.encode(database))
+    near, answer = (((queries[:, None] - Y) ** 2).sum(axis=2).argsort(axis=1) for Y in (database, decoded))
+    shares = [
+        np.mean([len({*a[:depth].tolist()} & {*b[:10].tolist()}) / 10 for a, b in zip(answer, near, strict=True)])
+        for depth in (10, 100)
+    ]
+    assert (found.asymmetric_10_at_10, found.asymmetric_10_at_100) == pytest.approx(shares, abs=0.02)
+    assert found.recall_10_at_10 is None
+    assert found.rescored_16x > found.rescored_4x > found.asymmetric_10_at_10
+    sweep = scq.sweep_bits(database, bits=(8, 32), encoder=scq.OPQ(max_iter=2, random_state=0))
+    table = sweep.evaluate(queries, database)
+    assert [row["n_bits"] for row in table] == [8, 32]
+    assert table[1]["asymmetric_10_at_100"] > table[0]["asymmetric_10_at_100"] > 0.3
 
 
 def test_a_bar_is_shown_where_asked(monkeypatch):
