@@ -111,6 +111,19 @@ def test_tables_of_l2_are_the_squares_along_the_axes_of_a_byte(encoder):
     assert (base >= 0).all()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_few_queries_have_the_tables_of_many(encoder, metric):
+    """Few of NumPy take a shorter way."""
+    queries = rows(90, seed=7)
+    tables, base = encoder.query_tables(queries, metric)
+    for few in (slice(0, 1), slice(5, 40)):
+        some, some_base = encoder.query_tables(queries[few], metric)
+        np.testing.assert_allclose(some, tables[few], rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(some_base, base[few], rtol=1e-6, atol=1e-5)
+    with pytest.raises(ValueError, match="X has 19 features, but OPQ is expecting 20"):
+        encoder.query_tables(queries[:1, 1:], metric)
+
+
 def test_an_unknown_metric_is_named(encoder):
     with pytest.raises(ValueError, match=r"metric.*'hamming'"):
         encoder.query_tables(X[:2], "hamming")
