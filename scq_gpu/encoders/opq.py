@@ -55,7 +55,7 @@ class OPQ(Encoder):
     ----------
     n_bits : int, default=64
         Length of the codes, a multiple of 8. Rows need at least one dimension per byte.
-    max_iter : int, default=6
+    max_iter : int, default=14
         Rounds over all rows, each of two passes. With more than 16,384 rows, 20 rounds over a sample go before.
     device, random_state, callback, verbose
         As in `OgE`.
@@ -109,7 +109,7 @@ class OPQ(Encoder):
         self,
         n_bits: int = 64,
         *,
-        max_iter: int = 6,
+        max_iter: int = 14,
         device: str | None = None,
         random_state: Any = None,
         callback: Callable[[int, float, Any], object] | None = None,
