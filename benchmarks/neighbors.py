@@ -19,12 +19,13 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rivals import ENCODERS, METHODS, SIGN, Faiss, Unfit
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
@@ -36,11 +37,11 @@ sys.path.insert(0, str(Path(__file__).parent / "paper"))
 from results import differences, put_row, read_rows, table, write_figure, write_page
 
 N_QUERIES = 2000
-BITS = (32, 64, 128, 256, 384)
 KEY = ("set", "queries", "method", "bits", "seed")
-RECALLS = ("Hamming 10@10", "Hamming 10@100", "asymmetric 10@10", "asymmetric 10@100", "rescored 40", "rescored 160")
+RECALLS = ("Hamming 10@10", "Hamming 10@100", "asymmetric 10@10", "asymmetric 10@100", "rescored 40", "rescored 200")
 OVER = ("over ITQ 10@10", "its error", "over ITQ 10@100", "its error too")
-FIELDS = (*KEY, "bytes", "fit seconds", *RECALLS, "mAP", *OVER)
+TIMES = ("train seconds", "encode rows/s")
+FIELDS = (*KEY, "bytes", *TIMES, *RECALLS, "mAP", *OVER)
 Encoded = dict[str, np.ndarray]
 
 
@@ -76,8 +77,8 @@ SETS = {
 }
 
 
-def load(folder: Path, name: str) -> Features:
-    """Read a set, its rows normalized if neighbors are by cosine, with the true neighbors of its queries."""
+def load(folder: Path, name: str, *, neighbors: bool = True) -> Features:
+    """Read a set, its rows normalized if neighbors are by cosine; the true neighbors of queries if asked for."""
     source = SETS[name]
     path = folder / source.file
     if not path.exists():
@@ -92,47 +93,41 @@ def load(folder: Path, name: str) -> Features:
         X = rows("X_train")
         asked = {kind: rows(array, N_QUERIES) for kind, array in source.queries.items()}
         labels = file["y_test"][:N_QUERIES] if source.labels else None
-        found = {kind: Queries(Q, labels, exact_neighbors(Q, X, k=10)) for kind, Q in asked.items()}
+        none = np.zeros((N_QUERIES, 0), dtype=np.int64)
+        found = {k: Queries(Q, labels, exact_neighbors(Q, X, k=10) if neighbors else none) for k, Q in asked.items()}
         return Features(name, X, file["y_train"], found)
 
 
-ENCODERS: dict[str, Callable[[int, int], Any]] = {
-    "ITQ": lambda bits, seed: scq.ITQ(bits, random_state=seed),
-    "OgE": lambda bits, seed: scq.OgE(bits, random_state=seed),
-    "OnE": lambda bits, seed: scq.OnE(bits, random_state=seed),
-    "LSH": lambda bits, seed: scq.LSH(bits, random_state=seed),
-    'OgE, preserve="classes"': lambda bits, seed: scq.OgE(bits, preserve="classes", random_state=seed),
-    'OgE, solver="columnwise"': lambda bits, seed: scq.OgE(bits, solver="columnwise", random_state=seed),
-}
-FAISS = {
-    "Faiss PCAR,RaBitQ": "PCAR{L},RaBitQ",
-    "Faiss PQ": "PQ{M}x8",
-    "Faiss OPQ,PQ": "OPQ{M}_{L},PQ{M}x8",
-}
-SIGN = "sign of the features"
-METHODS = (*ENCODERS, SIGN, *FAISS)
 SHORT = {"classes": 'OgE, preserve="classes"', "columnwise": 'OgE, solver="columnwise"', "sign": SIGN,
-         "RaBitQ": "Faiss PCAR,RaBitQ", "PQ": "Faiss PQ", "OPQ": "Faiss OPQ,PQ"}  # fmt: skip
+         "RaBitQ": "Faiss RaBitQ", "OPQ8": "Faiss OPQ, 8 bits", "OPQ4": "Faiss OPQ, 4 bits",
+         "RQ": "Faiss RQ"}  # fmt: skip
+SEEDED = ("OPQ", "OgE", "OnE", "ITQ")
+HAMMING = tuple(name for name in ENCODERS if name != "OPQ")
+WIDTHS = {"EfficientNet": 1280, "GIST": 512, "WordNet": 384}
+LENGTHS = {"EfficientNet": (64, 128, 256, 512), "GIST": (64, 128, 256, 512), "WordNet": (32, 64, 128, 256)}
+"""Of codes, in bits, by default. Methods that have but one or two lengths are measured at these."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with the feature files")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--bits", type=int, nargs="*", default=BITS)
-    parser.add_argument("--seeds", type=int, default=3, help="for our encoders; Faiss and signs are run once")
+    parser.add_argument("--bits", type=int, nargs="*", help="by default those of every method")
+    parser.add_argument("--seeds", type=int, default=3, help="for our encoders and ITQ; the others are run once")
     parser.add_argument("--methods", nargs="+", choices=(*METHODS, *SHORT), default=METHODS)
     parser.add_argument("--hamming", action="store_true", help="Hamming recall alone: print it, and write no file")
     parser.add_argument("--again", action="store_true", help="measure again what the CSV file holds")
     parser.add_argument("--before", type=Path, help="neighbors.csv of another commit, to print what changed")
+    parser.add_argument("--indexes", type=Path, help="folder that keeps trained Faiss indexes, and is read first")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("docs"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     path = options.output / "results" / "neighbors.csv"
+    Faiss.folder = options.indexes
     measured: list[dict[str, Any]] = []
     with threadpool_limits(options.threads):
-        for name in options.sets if options.bits else ():
+        for name in options.sets if options.bits != [] else ():
             measured += run(name, options, path)
     if options.hamming:
         print(_against_itq(measured))
@@ -156,8 +151,7 @@ def run(name: str, options: argparse.Namespace, path: Path) -> list[dict[str, An
     for method, bits, seed in missing:
         try:
             rows = list(measure(features, method, bits, seed, itq, hamming=options.hamming))
-        # more bits than the rows have dimensions
-        except ValueError as error:
+        except Unfit as error:
             print(f"skipped {name}, {method}, {bits} bits: {error}", flush=True)
             continue
         for row in rows:
@@ -170,15 +164,23 @@ def run(name: str, options: argparse.Namespace, path: Path) -> list[dict[str, An
 
 def jobs(name: str, options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     """List method, bits and seed of each fit."""
-    methods = [SHORT.get(method, method) for method in options.methods]
-    width = {"EfficientNet": 1280, "GIST": 512, "WordNet": 384}[name]
-    if SIGN in methods:
-        yield SIGN, width, 0
+    chosen = [SHORT.get(method, method) for method in options.methods]
     for seed in range(options.seeds):
-        for bits in options.bits:
-            for method in (m for m in METHODS if m in methods and m != SIGN):
-                if bits <= width and (method in ENCODERS or seed == 0):
-                    yield method, bits, seed
+        for method in (m for m in METHODS if m in chosen and (m in SEEDED or seed == 0)):
+            for bits in lengths(name, method) if options.bits is None else options.bits:
+                yield method, bits, seed
+
+
+def lengths(name: str, method: str) -> tuple[int, ...]:
+    """Return the bits per row that a method is measured at."""
+    width, usual = WIDTHS[name], LENGTHS[name]
+    only = {SIGN: (width,), "turbovec": (2 * width, 4 * width), "Faiss RQ": (64, 128), "Faiss RaBitQ": usual[-3:]}
+    if name == "WordNet":
+        # beside RaBitQ at 8 bytes there is none; OPQ stands beside signs and turbovec's 2 bits per dimension
+        only |= {"Faiss RaBitQ": usual[2:], "OPQ": (*usual, 384, 768)}
+    if method.startswith("OgE,"):
+        return (64,)
+    return only.get(method, usual)
 
 
 def measure(
@@ -186,22 +188,18 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Measure a row for each kind of queries."""
     started = time.perf_counter()
-    if method in ENCODERS:
-        encoder = ENCODERS[method](bits, seed).fit(features.X)
-        seconds = time.perf_counter() - started
-        size, search = (bits + 7) // 8, encoder_search(encoder, features, hamming=hamming)
-    elif method == SIGN:
-        seconds, size, search = 0.0, (bits + 7) // 8, sign_search(features)
-    else:
-        index = faiss_index(FAISS[method].format(L=bits, M=bits // 8), features.X)
-        seconds = time.perf_counter() - started
-        index.add(features.X)
-        size, search = index.sa_code_size(), lambda Q: {"asymmetric": index.search(Q.X, 160)[1]}
+    way = METHODS[method](bits, SETS[features.name].cosine, seed)
+    seconds = [time.process_time()]
+    for step in (way.train, way.add):
+        step(features.X)
+        seconds.append(time.process_time())
+    train, add = np.diff(seconds).tolist()
     for kind, queries in features.queries.items():
-        found = search(queries)
+        found = answers(way, method, features, queries, hamming=hamming)
         key = dict(zip(KEY, (features.name, kind, method, bits, seed), strict=True))
-        row = key | {"bytes": size, "fit seconds": seconds} | recalls(found, queries, features)
-        if "Hamming" in found and method != SIGN:
+        row = key | {"bytes": way.bytes, "train seconds": train, "encode rows/s": len(features.X) / add}
+        row |= recalls(found, queries, features)
+        if method in HAMMING:
             mine = hamming_hits(found, queries)
             if method == "ITQ":
                 itq.kept[kind, bits, seed] = mine
@@ -209,46 +207,28 @@ def measure(
         if queries.y is not None and "codes" in found and not hamming:
             codes, query_codes = found["codes"], found["query codes"]
             row["mAP"] = 100 * mean_average_precision(query_codes, codes, queries.y, features.y)
-        text = (f"{k} {row[k]:.4g}" for k in FIELDS[6:-4] if k in row)
+        text = (f"{k} {row[k]:.4g}" for k in FIELDS[6:-5] if k in row)
         print(*key.values(), f"({time.perf_counter() - started:.0f} s)", *text, flush=True)
         yield row
 
 
-def encoder_search(encoder: Any, features: Features, *, hamming: bool) -> Callable[[Queries], Encoded]:
-    """Return a function that searches with an encoder of ours, in each way or by Hamming distance alone."""
-    codes = encoder.encode(features.X)
-    plain = scq.HammingIndex(codes, encoder.n_bits)
-    metric = "cosine" if SETS[features.name].cosine else "l2"
-
-    def search(queries: Queries) -> Encoded:
-        query_codes = encoder.encode(queries.X)
-        found = {"codes": codes, "query codes": query_codes, "Hamming": plain.search(query_codes, 100)[1]}
-        if not hamming:
-            found["asymmetric"] = plain.search_asymmetric(encoder, queries.X, 160, metric=metric)[1]
-        return found
-
-    return search
+def answers(way: Any, method: str, features: Features, queries: Queries, *, hamming: bool) -> Encoded:
+    """Search in each way that a method has, or by Hamming distance alone; codes are returned beside the answers."""
+    found: Encoded = {}
+    if method in HAMMING:
+        codes = way.encoder.encode(features.X)
+        found = by_hamming(codes, way.encoder.encode(queries.X), way.encoder.n_bits)
+    elif method == SIGN:
+        found = by_hamming(way.codes(), scq.pack(queries.X > 0), features.X.shape[1])
+    if not hamming:
+        search = next(getattr(way, name) for name in ("search_decoded", "search_all", "search") if hasattr(way, name))
+        found["asymmetric"] = search(queries.X, 200)
+    return found
 
 
-def sign_search(features: Features) -> Callable[[Queries], Encoded]:
-    """Return a function that searches as sentence-transformers' ``precision="ubinary"`` does: bits x > 0."""
-    codes = scq.pack(features.X > 0)
-    index = scq.HammingIndex(codes, features.X.shape[1])
-
-    def search(queries: Queries) -> Encoded:
-        query_codes = scq.pack(queries.X > 0)
-        return {"codes": codes, "query codes": query_codes, "Hamming": index.search(query_codes, 100)[1]}
-
-    return search
-
-
-def faiss_index(name: str, X: np.ndarray) -> Any:
-    """Train a Faiss index on all rows, of which it takes a sample where it needs fewer."""
-    import faiss
-
-    index = faiss.index_factory(X.shape[1], name)
-    index.train(X)
-    return index
+def by_hamming(codes: np.ndarray, query_codes: np.ndarray, n_bits: int) -> Encoded:
+    found = scq.HammingIndex(codes, n_bits).search(query_codes, 100)[1]
+    return {"codes": codes, "query codes": query_codes, "Hamming": found}
 
 
 def recalls(found: Encoded, queries: Queries, features: Features) -> dict[str, float]:
@@ -257,7 +237,7 @@ def recalls(found: Encoded, queries: Queries, features: Features) -> dict[str, f
     for way in ("Hamming", "asymmetric"):
         if way in found:
             row |= {f"{way} 10@{k}": float(hits(found[way][:, :k], queries.true).mean()) for k in (10, 100)}
-    for m in (40, 160) if "asymmetric" in found else ():
+    for m in (40, 200) if "asymmetric" in found else ():
         best = scq.search.rescore(queries.X, features.X, found["asymmetric"][:, :m], k=10, metric="l2")[1]
         row[f"rescored {m}"] = float(hits(best, queries.true).mean())
     return row
@@ -280,9 +260,10 @@ class ItqHits:
         if (kind, bits, seed) not in self.kept:
             assert self._features is not None
             encoder = scq.ITQ(bits, random_state=seed).fit(self._features.X)
-            search = encoder_search(encoder, self._features, hamming=True)
+            codes = encoder.encode(self._features.X)
             for name, queries in self._features.queries.items():
-                self.kept[name, bits, seed] = hamming_hits(search(queries), queries)
+                found = by_hamming(codes, encoder.encode(queries.X), bits)
+                self.kept[name, bits, seed] = hamming_hits(found, queries)
         return self.kept[kind, bits, seed]
 
 
@@ -304,43 +285,49 @@ def _numbers(row: dict[str, str]) -> dict[str, Any]:
     return kept | {k: row[k] for k in KEY[:3]} | {"bits": int(row["bits"]), "seed": int(row["seed"])}
 
 
-SERIES = {
-    "OgE, float queries": ("OgE", "asymmetric 10@10"),
-    "OgE, Hamming": ("OgE", "Hamming 10@10"),
-    "ITQ, Hamming": ("ITQ", "Hamming 10@10"),
-    "LSH, Hamming": ("LSH", "Hamming 10@10"),
-    "Faiss PCAR,RaBitQ": ("Faiss PCAR,RaBitQ", "asymmetric 10@10"),
-}
-ORDER = ("OgE", "OnE", "ITQ", "LSH", 'OgE, preserve="classes"', 'OgE, solver="columnwise"', SIGN, *FAISS)
+ORDER = tuple(METHODS)
+
+
+MARKERS = dict(zip(("OPQ", *(m for m in METHODS if m != "OPQ")), "oDs^vPXhd<*>p", strict=True))
+"""Of the picture; ours are drawn with lines."""
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw recall against bytes per row, a panel for each set and kind of queries."""
+    """Draw recall with float queries against bytes per row, a panel for each set and kind of queries."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    def pairs(axis: Any) -> Iterable[tuple[Any, str]]:
+        return zip(*axis.get_legend_handles_labels(), strict=True)
+
     panels = _kinds(rows)
+    drawn = [method for method in MARKERS if not method.startswith(("OgE,", "LSH"))]
     with plots.theme():
-        figure, axes = plt.subplots(2, (len(panels) + 1) // 2, figsize=(9.5, 7), squeeze=False)
+        figure, axes = plt.subplots(2, (len(panels) + 1) // 2, figsize=(10.5, 9), squeeze=False)
         for axis, (name, kind) in zip(axes.flat, panels, strict=False):
-            for (label, (method, field)), marker in zip(SERIES.items(), "os^vx", strict=True):
-                groups = [g for g in _groups(rows, name, kind) if g[0]["method"] == method and field in g[0]]
-                points = sorted((g[0]["bytes"], np.mean([r[field] for r in g if field in r])) for g in groups)
+            best = 0.0
+            for color, method in enumerate(drawn):
+                groups = [g for g in _groups(rows, name, kind) if g[0]["method"] == method]
+                points = sorted((g[0]["bytes"], np.mean([r["asymmetric 10@10"] for r in g])) for g in groups)
+                # a point of no recall only squeezes the others: signs of features that are all positive
+                points = [point for point in points if point[1] > 0.01 and point[0] <= 200]
                 if points:
-                    dash = "--" if "Hamming" in label else "-"
-                    axis.plot(*zip(*points, strict=True), marker=marker, linestyle=dash, label=label)
-            if name == "WordNet":
-                for group in _groups(rows, name, kind):
-                    if group[0]["method"] == SIGN:
-                        axis.plot(group[0]["bytes"], group[0]["Hamming 10@10"], "k*", markersize=10, label=SIGN)
-            axis.set(title=f"{name}, {kind} as queries", xlabel="bytes per row", xscale="log", ylim=(0, None))
-            axis.set_xticks([4, 8, 16, 32, 48], labels=["4", "8", "16", "32", "48"])
+                    style = {"color": f"C{color}" if color < 10 else "k", "marker": MARKERS[method], "label": method}
+                    ours = method in ("OPQ", "OgE", "OnE")
+                    line = "-" if ours else "--"
+                    axis.plot(
+                        *zip(*points, strict=True), linestyle=line, linewidth=2 if method == "OPQ" else 1, **style
+                    )
+                    best = max(best, *(y for _, y in points))
+            axis.set(title=f"{name}, {kind} as queries", xlabel="bytes per row", xscale="log", ylim=(0, 1.05 * best))
+            ticks = [4, 8, 16, 32, 64, 160]
+            axis.set_xticks(ticks, labels=map(str, ticks))
             axis.minorticks_off()
             axis.set_ylabel("recall of the float top-10 in 10 results")
-        last = axes.flat[len(panels) - 1]
-        last.legend(fontsize="small")
+        entries = {label: handle for axis in axes.flat for handle, label in pairs(axis)}
+        figure.legend(entries.values(), entries, loc="outside lower center", ncols=5, fontsize="small")
         write_figure(figure, path)
         plt.close(figure)
 
@@ -351,13 +338,18 @@ def write(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     made = (
         f"Made by `python benchmarks/neighbors.py --data DIR` (in parts, by `--bits`, `--seeds` and `--methods`), "
         f"finished on {datetime.date.today()} with scq_gpu {scq.__version__}, NumPy {np.__version__}, Python "
-        f"{platform.python_version()}, at most {options.threads} threads; up to {seeds} seeds, as the "
-        "tables say. Every run is in [neighbors.csv](neighbors.csv)."
+        f"{platform.python_version()}; up to {seeds} seeds, as the tables say. Every run is in "
+        "[neighbors.csv](neighbors.csv)."
     )
-    blocks = [INTRODUCTION, made, "![Recall against bytes per row](../images/neighbors.png)", HONESTY, COMPARED]
-    blocks += [_against_itq(rows), "## All methods", COLUMNS]
+    blocks = [INTRODUCTION, made, "![Recall against bytes per row](../images/neighbors.png)", HONESTY]
+    blocks += [AIMS, _against_faiss(rows)]
+    times = read_rows(options.output / "results" / "neighbor_times.csv")
+    if times:
+        blocks += [TIMES_OF, _times(times)]
+    blocks += ["## All methods", COLUMNS]
     for name, kind in _kinds(rows):
         blocks += [f"### {name}, {kind} as queries", _everything(rows, name, kind)]
+    blocks += [COMPARED, _against_itq(rows)]
     labels = [row for row in rows if "mAP" in row]
     if labels:
         blocks += ["## Label mAP, EfficientNet", LABELS, _labels(labels)]
@@ -372,10 +364,10 @@ def _kinds(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _groups(rows: Iterable[dict[str, Any]], name: str, kind: str) -> list[list[dict[str, Any]]]:
     """Group rows that differ by seed only, by length and method."""
-    mine: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    mine: dict[tuple[float, int, int], list[dict[str, Any]]] = {}
     for row in rows:
         if (row["set"], row["queries"]) == (name, kind):
-            mine.setdefault((row["bits"], ORDER.index(row["method"])), []).append(row)
+            mine.setdefault((row["bytes"], row["bits"], ORDER.index(row["method"])), []).append(row)
     return [mine[key] for key in sorted(mine)]
 
 
@@ -389,12 +381,46 @@ def _mean(group: list[dict[str, Any]], field: str, digits: int = 3) -> str:
 
 
 def _everything(rows: list[dict[str, Any]], name: str, kind: str) -> str:
-    header = ("bits", "method", "bytes", "seeds", *RECALLS)
+    header = ("bytes", "method", "seeds", *RECALLS, *TIMES)
     lines = []
     for group in _groups(rows, name, kind):
         first = group[0]
-        cells = [_mean(group, field) for field in RECALLS]
-        lines.append((first["bits"], first["method"], f"{first['bytes']:.0f}", len(group), *cells))
+        seconds, speed = (np.mean([row[field] for row in group]) for field in TIMES)
+        cells = [*(_mean(group, field) for field in RECALLS), f"{seconds:.1f}", f"{speed:,.0f}"]
+        lines.append((f"{first['bytes']:.0f}", first["method"], len(group), *cells))
+    return table(header, lines)
+
+
+def _against_faiss(rows: list[dict[str, Any]]) -> str:
+    """Return the table of OPQ beside Faiss's with cells of 8 bits, and the times of training beside that and OgE."""
+    lines = []
+    for name, kind in _kinds(rows):
+        found = {(g[0]["method"], g[0]["bits"]): g for g in _groups(rows, name, kind)}
+        for (method, bits), ours in found.items():
+            theirs = found.get(("Faiss OPQ, 8 bits", bits))
+            if method != "OPQ" or theirs is None:
+                continue
+            cells = []
+            for field in ("asymmetric 10@10", "asymmetric 10@100"):
+                mine, other = (np.mean([row[field] for row in g]) for g in (ours, theirs))
+                cells.append(f"{mine:.3f} | {other:.3f} | {mine / other - 1:+.1%}")
+            oge = found.get(("OgE", bits), [])
+            train = [np.mean([row["train seconds"] for row in g]) if g else np.nan for g in (ours, theirs, oge)]
+            speed = [np.mean([row["encode rows/s"] for row in g]) for g in (ours, theirs)]
+            times = (*(f"{t:.1f}" if t == t else "-" for t in train), f"{train[0] / train[1]:.2f}")
+            speeds = (f"{v / 1e3:,.0f}" for v in speed)
+            lines.append((name, kind, bits // 8, *cells, *times, *speeds))
+    header = ("set", "queries", "bytes", "OPQ 10@10", "Faiss", "relative", "OPQ 10@100", "Faiss", "relative",
+              "OPQ fit, s", "Faiss, s", "OgE, s", "fit over Faiss", "encode, 1,000 rows/s", "Faiss")  # fmt: skip
+    return table(header, lines)
+
+
+def _times(times: list[dict[str, str]]) -> str:
+    header = ("method", "bytes", "instructions", "one query, ms", "32 queries, ms", "its scan alone, ms", "of 32")
+    lines = []
+    for row in sorted(times, key=lambda row: (row["label"], int(row["bits"]), ORDER.index(row["method"]))):
+        scans = (row["scan alone, ms"] or "-", row["scan of 32 alone, ms"] or "-")
+        lines.append((row["method"], row["bytes"], row["label"], row["one query, ms"], row["32 queries, ms"], *scans))
     return table(header, lines)
 
 
@@ -449,16 +475,30 @@ COMPARED = (
     "## OgE and OnE against ITQ, Hamming distance\n\nDifference of recall, mean over seeds; in brackets the standard "
     "error of the difference over queries (paired: same queries, same seed) and, with more than one seed, over seeds."
 )
+AIMS = (
+    "## OPQ beside Faiss's OPQ\n\nEqual bytes, 256 cells per byte in both; Faiss scans all rows, `OPQ` is searched as "
+    "`HammingIndex` does by default. Means over seeds (one of Faiss). Times are processor seconds of one thread."
+)
+TIMES_OF = (
+    "## Times of searches\n\nA million rows of WordNet: the set again and again, from the second time on with noise of "
+    "a tenth of its standard deviation. Ten results, two threads, medians of 100 and 20 calls, by `python "
+    "benchmarks/neighbor_times.py --data DIR`; for `avx2` with `SCQ_CPU=avx2 FAISS_OPT_LEVEL=AVX2`. Faiss answers one "
+    "query on one thread. *Scan alone* is the call of the native core, with the tables of the queries at hand: what is "
+    "missing to the whole is Python and the tables."
+)
 COLUMNS = (
     "Mean ± standard error over seeds. *Hamming*: query encoded too. *Asymmetric*: float query against the stored "
-    "code, `encode(X)`. *Rescored 40, 160*: recall 10@10 after ordering the best 40 or 160 of the asymmetric search by "
-    "floats. For Faiss *asymmetric* is its own search, RaBitQ with float queries (`qb=0`), and *bytes* all that it "
-    "stores per row. Faiss indexes were given all rows to train on; product quantizers then sample at most 65,536 of "
-    "them by themselves (fewer than WordNet has), and were run once, with Faiss's own seeds. *Sign of the features* is "
-    'what sentence-transformers does for `precision="ubinary"`: bit k is x_k > 0 of the embedding as it is, as many '
-    "bits as dimensions. GIST is positive throughout, so all its sign codes are equal and ties go to the first rows. "
-    "[Benchmarks](../benchmarks.md) has the times of fits. 384 bits of ours and of ITQ are not there for WordNet, "
-    "whose rows have rank 381 by the library's count, which rejects longer codes."
+    "code, by the search that a method has. *Rescored 40, 200*: recall 10@10 after ordering the best 40 or 200 of the "
+    "asymmetric search by floats. *Bytes* are all that is stored per row. *Train seconds* are processor seconds of one "
+    "thread, and *encode rows/s* rows per such second, on a machine that was busy otherwise. Faiss indexes were given "
+    "all rows to train on; product quantizers then sample at most 65,536 of them by themselves (fewer than WordNet "
+    "has), and were run once, with Faiss's own seeds. `OPQ, 8 bits` is `OPQ{L/8}_{2L},PQ{L/8}`, `OPQ, 4 bits` "
+    "`OPQ{L/4}_{2L},PQ{L/4}x4fs`, for L bits, as far as there are 2 L axes. RaBitQ is `PCAR{L-64},RaBitQ`: 8 bytes are "
+    "two floats per row, so 8 bytes in all leave no code. RQ is `RQ{L/8}x8`, whose rows were decoded once to measure "
+    "recall. turbovec knows the inner product alone, so it is measured on rows of length 1. *Sign of the features* is "
+    'what sentence-transformers does for `precision="ubinary"`: bit k is x_k > 0 of the embedding as it is. A float '
+    "query is multiplied by the signs, here of all rows rather than of candidates. GIST is positive throughout, so all "
+    "its sign codes are equal. OgE, OnE and ITQ have no more bits than the rows have dimensions (GIST: rank 508)."
 )
 LABELS = (
     "Mean average precision of the whole Hamming ranking by class, in percent, 2,000 test queries; mean ± standard "

@@ -3,6 +3,7 @@
     python benchmarks/scaling.py first    # what the first calls of a process cost beyond later ones
     python benchmarks/scaling.py threads  # whole fits and an encode on one thread and on two
     python benchmarks/scaling.py rows     # fits and encodes against the number of rows, and how far from a line
+    python benchmarks/scaling.py rows --features 384 --only OPQ
     python benchmarks/scaling.py file     # a fit from 4,000,000 x 512 float32: 8 GB of disk, removed afterwards
     python benchmarks/scaling.py file --rows 200000
 
@@ -119,12 +120,15 @@ def print_threads(options: argparse.Namespace) -> None:
 def print_rows(options: argparse.Namespace) -> None:
     """Print processor seconds on one thread: what others do on the machine counts little."""
     sizes = np.array([125_000, 250_000, 500_000, 1_000_000])
-    X = clusters(sizes[-1], 128)
-    encoder = default_fit(X[: sizes[0]], "neighbors")
-    runs = {f"fit for {aim}": lambda rows, aim=aim: default_fit(rows, aim) for aim in AIMS}
+    X = clusters(sizes[-1], options.features)
+    encoder, cells = default_fit(X[: sizes[0]], "neighbors"), scq.OPQ(64, max_iter=1, random_state=0).fit(X[: sizes[0]])
+    runs = {f"fit for {aim}, 32 bits": lambda rows, aim=aim: default_fit(rows, aim) for aim in AIMS}
     # one encode alone is too short to time
-    runs["ten encodes"] = lambda rows: [encoder.encode(rows) for _ in range(10)]
-    print("| rows x 128, 32 bits |", " | ".join(f"{n:,}" for n in sizes), "| off a line |")
+    runs["ten encodes, 32 bits"] = lambda rows: [encoder.encode(rows) for _ in range(10)]
+    runs["fit of OPQ, 64 bits"] = lambda rows: scq.OPQ(64, random_state=0).fit(rows)
+    runs["encode of OPQ, 64 bits"] = lambda rows: cells.encode(rows)
+    runs = {name: run for name, run in runs.items() if options.only in name}
+    print(f"| rows x {options.features} |", " | ".join(f"{n:,}" for n in sizes), "| off a line |")
     print("|---|" + "---|" * (len(sizes) + 1))
     for name, run in runs.items():
         run(X[:1000])
@@ -211,6 +215,8 @@ def main() -> None:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=4_000_000, help="of the file")
+    parser.add_argument("--features", type=int, default=128, help="of the rows of growth")
+    parser.add_argument("--only", default="", help="part of the name of what grows")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the file is made")
     parser.add_argument("--fit", help=argparse.SUPPRESS)
     options = parser.parse_args()

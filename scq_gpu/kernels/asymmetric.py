@@ -46,8 +46,9 @@ def knn(gain: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -
 def cells(tables: np.ndarray, parts: list[Array], k: int, *, keep: int, searcher: Any = None) -> tuple[Array, Array]:
     """Find the rows of least score among product codes, from tables (q, bytes, 256): scores and rows as from `knn`.
 
-    The native core scores about ``keep`` rows: those whose groups of cells, the high nibbles, are nearest. The other
-    engines score all rows.
+    On processors without an instruction that looks up 64 cells at once (AVX-512 VBMI), the native core scores about
+    ``keep`` of the rows: those whose groups of cells, the high nibbles, are nearest. All rows are scored everywhere
+    else.
     """
     if engine(parts[0]) == "native":
         return (searcher or native.CodeSearch.of(parts)).cells(tables, k, keep=keep)

@@ -48,9 +48,10 @@ class Evaluation:
     ----------
     n_bits : int
     recall_10_at_10, recall_10_at_100 : float
-        Share of the 10 nearest rows by the floats among the first 10 and 100 answers by Hamming distance.
+        Share of the 10 nearest rows by the floats among the first 10 and 100 answers by Hamming distance; None for
+        `OPQ`, whose codes have none.
     asymmetric_10_at_10, asymmetric_10_at_100 : float
-        The same for float queries against the codes; None for an encoder that is not a linear map.
+        The same for float queries against the codes; None for an encoder that is neither a linear map nor `OPQ`.
     rescored_4x, rescored_16x : float
         The same for 10 answers, chosen by their floats from 40 and 160 candidates.
     mean_average_precision, precision_at_radius, precision_at_k : float
@@ -108,8 +109,9 @@ def evaluate(
     X_query : array (q, d)
     X_database : array (n, d)
     query_labels, database_labels, ap, ties, distance
-        As for `scq_gpu.metrics.mean_average_precision`; labels are optional. The paper's tables use
-        ``ap="trapezoid"``. ``distance="spherical"`` is meant for `SpH`.
+        As for `scq_gpu.metrics.mean_average_precision`; labels are optional, and rejected for `OPQ`, since metrics by
+        labels rank by Hamming distance. The paper's tables use ``ap="trapezoid"``.
+        ``distance="spherical"`` is meant for `SpH`.
     radius : int, default 2
     k : int, default 1000
         The paper's prec@1k.
@@ -188,10 +190,10 @@ class RetrievalTask:
 
     def codes(self, encoder: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the codes of the queries and of the database, on the host."""
-        if hasattr(encoder, "query_tables"):
+        if _names_cells(encoder):
             raise TypeError(
                 f"codes of {type(encoder).__name__} have no Hamming distance, by which encoders are measured here; "
-                "search them with float queries, by the distances of query_tables"
+                "measure recall with float queries alone: evaluate and sweep_bits do so without labels"
             )
         codes = to_host(encoder.encode(self.X))
         if self.X_query is not None:
@@ -212,7 +214,11 @@ class RetrievalTask:
 
         All but ``distance`` affect the metrics by labels only.
         """
-        queries, database = self.codes(encoder)
+        if _names_cells(encoder) and self.labels is None and self.recall:
+            codes = to_host(encoder.encode(self.X))
+            queries, database = None, codes if self.X_query is not None else codes[self.database_rows]
+        else:
+            queries, database = self.codes(encoder)
         values: dict[str, Any] = self._recalls(encoder, queries, database, distance) if self.recall else {}
         if self.labels is None:
             return values
@@ -225,16 +231,20 @@ class RetrievalTask:
             "k": k,
         }
 
-    def _recalls(self, encoder: Any, queries: np.ndarray, database: np.ndarray, distance: str) -> dict[str, float]:
-        """Compute the share of nearest rows found by codes, by float queries, and after rescoring."""
+    def _recalls(
+        self, encoder: Any, queries: np.ndarray | None, database: np.ndarray, distance: str
+    ) -> dict[str, float]:
+        """Compute the share of nearest rows found by codes, if queries have any, by floats, and after rescoring."""
         chosen, X_query, nearest = self._neighbors
         index = HammingIndex(database, encoder.n_bits, distance=distance)
         m = min(max(_RESCORED) * _NEIGHBORS, len(database))
-        found = to_host(index.search(queries[chosen], m)[1])
-        values = {f"recall_{_NEIGHBORS}_at_{depth}": _recall(found, nearest, depth) for depth in _DEPTHS}
+        values = {}
+        if queries is not None:
+            found = to_host(index.search(queries[chosen], m)[1])
+            values = {f"recall_{_NEIGHBORS}_at_{depth}": _recall(found, nearest, depth) for depth in _DEPTHS}
         # Float queries need a linear map, and inner products its mean.
         needed = ("project", "components_", *(["mean_"] if self.metric == "ip" else []))
-        if all(hasattr(encoder, name) for name in needed):
+        if queries is None or all(hasattr(encoder, name) for name in needed):
             found = to_host(index.search_asymmetric(encoder, X_query, m, metric=self.metric)[1])
             values |= {f"asymmetric_{_NEIGHBORS}_at_{depth}": _recall(found, nearest, depth) for depth in _DEPTHS}
         rows, numbers = np.unique(found, return_inverse=True)
@@ -271,6 +281,11 @@ class RetrievalTask:
             return to_host(pair[0]), to_host(pair[1])
         checked = to_host(check_labels(labels, labels, n_queries=self.n, n=self.n)[1])
         return checked[self.query_rows], checked[self.database_rows]
+
+
+def _names_cells(encoder: Any) -> bool:
+    """Return whether codes name cells, as those of OPQ, and are searched with float queries alone."""
+    return hasattr(encoder, "query_tables")
 
 
 def _recall(found: np.ndarray, nearest: np.ndarray, depth: int) -> float:

@@ -286,6 +286,23 @@ def test_sweep_recommends_the_fewest_bits_that_are_nearly_as_good(work, run):
     assert re.findall(r"^ OgE +(\d+)", shown, re.MULTILINE) == ["8", "16", "32"]
 
 
+def test_codes_of_cells_are_measured_by_float_queries(work, run):
+    code, out, _ = run("sweep x.npy --bits 8,16 --encoder OPQ --encoder OgE --json -o cells.csv")
+    rows = json.loads(out)["results"]
+    assert code == 0
+    assert [row["recall_10_at_10"] is None for row in rows] == [True, True, False, False]
+    assert rows[1]["asymmetric_10_at_10"] > rows[0]["asymmetric_10_at_10"] > 0
+    assert json.loads(out)["metric"] == "asymmetric_10_at_10"
+    assert run("fit x.npy --encoder OPQ --bits 16 -o cells.safetensors -q")[0] == 0
+    code, out, _ = run("evaluate cells.safetensors --data x.npy --json")
+    assert code == 0
+    assert "recall_10_at_10" not in json.loads(out)
+    assert 0 < json.loads(out)["asymmetric_10_at_10"] <= json.loads(out)["rescored_16x"]
+    code, out, err = run("evaluate cells.safetensors --data x.npy --labels y.npy")
+    assert code != 0
+    assert "codes of OPQ have no Hamming distance" in out + "".join(err)
+
+
 def test_recommendation_goes_by_the_rule():
     from scq_gpu.cli._learn import _recommend
 

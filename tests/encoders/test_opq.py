@@ -111,6 +111,19 @@ def test_tables_of_l2_are_the_squares_along_the_axes_of_a_byte(encoder):
     assert (base >= 0).all()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_few_queries_have_the_tables_of_many(encoder, metric):
+    """Few of NumPy take a shorter way."""
+    queries = rows(90, seed=7)
+    tables, base = encoder.query_tables(queries, metric)
+    for few in (slice(0, 1), slice(5, 40)):
+        some, some_base = encoder.query_tables(queries[few], metric)
+        np.testing.assert_allclose(some, tables[few], rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(some_base, base[few], rtol=1e-6, atol=1e-5)
+    with pytest.raises(ValueError, match="X has 19 features, but OPQ is expecting 20"):
+        encoder.query_tables(queries[:1, 1:], metric)
+
+
 def test_an_unknown_metric_is_named(encoder):
     with pytest.raises(ValueError, match=r"metric.*'hamming'"):
         encoder.query_tables(X[:2], "hamming")
@@ -430,8 +443,9 @@ def test_what_needs_a_linear_map_to_bits_says_so(encoder):
         encoder.to_onnx()
     with pytest.raises(AttributeError, match="'OPQ' object has no attribute 'nothing'"):
         _ = encoder.nothing
-    with pytest.raises(TypeError, match=r"OPQ.*Hamming"):
-        scq.evaluate(encoder, X[:10], X[10:])
+    labels = np.zeros(1500, dtype=int)
+    with pytest.raises(TypeError, match=r"OPQ have no Hamming distance.* without labels"):
+        scq.evaluate(encoder, X[:10], X[10:], labels[:10], labels[10:])
     with pytest.raises(TypeError, match=r"OPQ.*Hamming"):
         scq.write_report("never.html", encoder, X)
     dask = pytest.importorskip("dask.array")
@@ -439,6 +453,24 @@ def test_what_needs_a_linear_map_to_bits_says_so(encoder):
         encoder.encode(dask.from_array(X))
     with pytest.raises(TypeError, match="Dask array"), warnings.catch_warnings():
         encoder.fit(dask.from_array(X))
+
+
+def test_evaluate_and_sweep_measure_recall_with_float_queries(encoder):
+    queries, database = X[:200], X[200:]
+    found = scq.evaluate(encoder, queries, database)
+    decoded = slow_decode(encoder, encoder.encode(database))
+    near, answer = (((queries[:, None] - Y) ** 2).sum(axis=2).argsort(axis=1) for Y in (database, decoded))
+    shares = [
+        np.mean([len({*a[:depth].tolist()} & {*b[:10].tolist()}) / 10 for a, b in zip(answer, near, strict=True)])
+        for depth in (10, 100)
+    ]
+    assert (found.asymmetric_10_at_10, found.asymmetric_10_at_100) == pytest.approx(shares, abs=0.02)
+    assert found.recall_10_at_10 is None
+    assert found.rescored_16x > found.rescored_4x > found.asymmetric_10_at_10
+    sweep = scq.sweep_bits(database, bits=(8, 32), encoder=scq.OPQ(max_iter=2, random_state=0))
+    table = sweep.evaluate(queries, database)
+    assert [row["n_bits"] for row in table] == [8, 32]
+    assert table[1]["asymmetric_10_at_100"] > table[0]["asymmetric_10_at_100"] > 0.3
 
 
 def test_a_bar_is_shown_where_asked(monkeypatch):

@@ -106,3 +106,20 @@ def test_no_rows_and_no_queries(encoder):
     assert (ids == -1).all()
     some = scq.HammingIndex(encoder.encode(rows(5, 1)), N_BITS)
     assert some.search_asymmetric(encoder, rows(2, 1)[:0], 3)[1].shape == (0, 3)
+
+
+def test_inner_products_of_rows_whose_lengths_vary():
+    """A cell knows how long its rows are, and a bit does not (benchmarks/inner_product.py has real rows)."""
+    rng = np.random.default_rng(0)
+    Y = rng.standard_normal((6020, 48)) * np.logspace(0.3, -0.5, 48) + rng.standard_normal((6020, 1))
+    Y = (Y / np.linalg.norm(Y, axis=1, keepdims=True)).astype(np.float32)
+    X, Q = Y[20:] * rng.lognormal(sigma=0.4, size=(6000, 1)).astype(np.float32), Y[:20]
+    near = np.argsort(-(Q @ X.T), axis=1)[:, :10]
+
+    def recall(encoder):
+        found = scq.VectorIndex(X, encoder=encoder, metric="ip").search(Q, 10, candidates=100)[1]
+        return (found[:, :, None] == near[:, None, :]).any(axis=1).mean()
+
+    cells = recall(scq.OPQ(64, random_state=0))
+    assert cells > 0.9
+    assert cells > 0.1 + recall(scq.OgE(48, random_state=0))

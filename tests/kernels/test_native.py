@@ -254,6 +254,30 @@ def test_cells_of_near_groups_are_scored(core):
     assert (rows >= 0).all()
 
 
+@pytest.mark.parametrize("width", [1, 8, 21, 300])
+def test_no_row_of_the_answer_is_passed_over(core, width):
+    """Bounds hold for entries of any size and sign, all alike, or next to none in some bytes."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (20_000, width), dtype=np.uint8)
+    codes[rng.integers(0, 20_000, 3000)] = codes[5]
+    tables = rng.standard_normal((7, width, 256)).astype(np.float32)
+    tables[1] = 3.0
+    tables[2] *= 1e-30
+    tables[3] *= 1e36
+    tables[4, ::2] *= 1e-6
+    tables[5] = 1e6 + tables[5]
+    tables[6, 0, :50] = np.inf
+    with np.errstate(all="ignore"):
+        all_scores = np.zeros((7, 20_000), dtype=np.float32)
+        for byte in range(width):
+            all_scores += tables[:, byte][:, codes[:, byte]]
+    scores, rows = np.full((7, 30), np.inf, np.float32), np.full((7, 30), -1, np.int64)
+    core.cells([core.Rows(codes, len(codes))], tables, 10**9, scores, rows, 2)
+    all_scores[np.isnan(all_scores)] = np.inf
+    np.testing.assert_array_equal(rows, least(all_scores, 30, np.ones(len(codes), dtype=bool)))
+    np.testing.assert_array_equal(scores, np.take_along_axis(all_scores, rows, axis=1))
+
+
 @st.composite
 def quantizers(draw):
     """Rows of each type, far from the origin or not, and cells, some of them equal."""

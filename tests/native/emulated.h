@@ -34,6 +34,19 @@ inline __m512i _mm512_shuffle_epi8(__m512i a, __m512i b) {
   return r;
 }
 
+// VPERMI2B: the low seven bits of the index number the bytes of two registers
+inline __m512i _mm512_permutex2var_epi8(__m512i a, __m512i index, __m512i b) {
+  __m512i r;
+  for (int i = 0; i < 64; i++) r[i] = index[i] & 64 ? b[index[i] & 63] : a[index[i] & 63];
+  return r;
+}
+
+// VPBLENDMB: b where the bit of the mask is set
+inline __m512i _mm512_mask_blend_epi8(uint64_t mask, __m512i a, __m512i b) {
+  for (int i = 0; i < 64; i++) a[i] = mask >> i & 1 ? b[i] : a[i];
+  return a;
+}
+
 // VPADDUSB
 inline __m512i _mm512_adds_epu8(__m512i a, __m512i b) {
   __m512i r;

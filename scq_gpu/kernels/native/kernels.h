@@ -71,8 +71,8 @@ struct Kernels {
   bool (*least)(const Call&, const std::vector<Part>&, int64_t width, const Tables&, int64_t k, float* scores,
                 int64_t* rows);
 
-  // The k rows of least score among product codes, entries[query][byte][cell]: about `keep` rows, those nearest by the
-  // mean entries of their groups of cells (the high nibbles), are scored.
+  // The k rows of least score among product codes, entries[query][byte][cell]. Where no instruction looks up 64 cells
+  // at once, about `keep` rows, those nearest by the mean entries of their groups of cells (the high nibbles), are scored.
   bool (*cells)(const Call&, const std::vector<Part>&, int64_t width, const float* entries, int64_t n_queries,
                 int64_t keep, int64_t k, float* scores, int64_t* rows);
 

@@ -30,7 +30,8 @@ constexpr int GROUP = 4;                  // queries that share a block in regis
 constexpr int WIDE_GROUP = WIDTH == 32 ? 2 : 4;
 constexpr int64_t TILE = 64;              // queries that share a chunk
 constexpr int64_t KEPT = 1 << 22;         // rows that a thread keeps for them, at most
-constexpr int64_t SAMPLED_BLOCKS = 256;   // from which limits are chosen: 16,384 rows, 819 of them in the best 5 %
+constexpr int64_t BLOCKS_AT_ONCE = 16;    // of codes of cells, between looks at the bound
+constexpr int64_t SAMPLED_BLOCKS = 64;    // from which limits are chosen: 4,096 rows, 205 of them in the best 5 %
 
 // ---- the rows that are kept ----
 
@@ -98,6 +99,13 @@ struct Block {
   int64_t first_row;  // the place of its first row
 };
 
+// The rows of a block that there are, and that may be found.
+uint64_t allowed_rows(const Part& part, int64_t block) {
+  uint64_t allowed = part.allowed ? part.allowed[block] : ~0ull;
+  int64_t left = part.rows - block * 64;
+  return left < 64 ? allowed & ((1ull << left) - 1) : allowed;
+}
+
 class Hamming {
  public:
   using Score = int32_t;
@@ -124,27 +132,66 @@ class Hamming {
   std::vector<uint8_t> tables_;
 };
 
+// Where the sums of tables that are rounded down to bytes begin, and their unit.
+struct Rounded {
+  float start, unit;
+
+  // the largest sum of a row whose score may be within the bound
+  int64_t limit(float bound) const {
+    if (std::isinf(start)) return 65535;
+    double steps = ((double)bound - start) / unit;
+    return steps >= 0 ? (int64_t)std::min(steps, 65535.0) : -1;
+  }
+};
+
+// Round tables of `size` entries down to bytes. Entries of `together` tables add up to at most 255, and those of all
+// tables to at most 65535. The exact score is a sum of float32, which may be below the true one by its rounding: so much
+// is taken off the start.
+Rounded round_down(const float* entries, int64_t tables, int64_t size, int64_t together, uint8_t* out) {
+  std::vector<double> least(tables);
+  double start = 0, most = 0, widest = 0, total = 0;
+  for (int64_t i = 0; i < tables; i += together) {
+    double range = 0;
+    for (int64_t t = i; t < i + together; t++) {
+      auto [low, high] = std::minmax_element(entries + t * size, entries + (t + 1) * size);
+      least[t] = *low;
+      start += *low;
+      most += std::max(std::fabs((double)*low), std::fabs((double)*high));
+      range += (double)*high - *low;
+    }
+    widest = std::max(widest, range);
+    total += range;
+  }
+  if (!(most < 1e37)) {
+    // sums of these numbers may overflow: no row is passed over
+    std::fill(out, out + tables * size, (uint8_t)0);
+    return {-std::numeric_limits<float>::infinity(), 1};
+  }
+  double steps = std::max(widest / 254, total / 65000);
+  float unit = steps > 1e-37 ? (float)steps : 1;
+  for (int64_t t = 0; t < tables; t++)
+    for (int64_t v = 0; v < size; v++)
+      out[t * size + v] = (uint8_t)std::min((entries[t * size + v] - least[t]) * ((1 - 1e-9) / unit), 255.0);
+  double rounding = (double)(tables + 16) * std::numeric_limits<float>::epsilon() * most;
+  return {(float)(start - rounding), unit};
+}
+
 class Scores {
  public:
   using Score = float;
   static constexpr bool high_only = false;
 
   Scores(const Tables& tables, int64_t width)
-      : width_(width), given_(tables), tables_(tables.queries * width * 32), start_(tables.queries),
-        unit_(tables.queries) {
-    for (int64_t q = 0; q < tables.queries; q++) round_down(q);
+      : width_(width), given_(tables), tables_(tables.queries * width * 32), rounded_(tables.queries) {
+    for (int64_t q = 0; q < tables.queries; q++)
+      rounded_[q] = round_down(tables.entries + q * width * 32, 2 * width, 16, 2, &tables_[q * width * 32]);
   }
 
   int64_t stretch() const { return 1; }
   const uint8_t* table(int64_t q) const { return &tables_[q * width_ * 32]; }
   bool in_bytes(int64_t) const { return false; }
 
-  // the largest sum of a row whose score may be within the bound
-  int64_t limit(int64_t q, float bound) const {
-    if (std::isinf(start_[q])) return 65535;
-    double steps = ((double)bound - start_[q]) / unit_[q];
-    return steps >= 0 ? (int64_t)std::min(steps, 65535.0) : -1;
-  }
+  int64_t limit(int64_t q, float bound) const { return rounded_[q].limit(bound); }
 
   template <class Kept>
   void offer(int64_t q, uint64_t rows, const uint16_t*, const Block& block, Kept& kept) const {
@@ -161,60 +208,42 @@ class Scores {
   }
 
  private:
-  // Tables of bytes, the start and the unit of a query. The two entries of a byte add up to at most 255, and all of them
-  // to at most 65535. The exact score is a sum of float32, which may be below the true one by its rounding: so much is
-  // taken off the start.
-  void round_down(int64_t q) {
-    const float* entries = given_.entries + q * width_ * 32;
-    uint8_t* out = &tables_[q * width_ * 32];
-    std::vector<double> least(2 * width_);
-    double start = 0, size = 0, pair = 0, total = 0;
-    for (int64_t c = 0; c < width_; c++) {
-      double range = 0;
-      for (int half = 0; half < 2; half++) {
-        const float* e = entries + 32 * c + 16 * half;
-        auto [low, high] = std::minmax_element(e, e + 16);
-        least[2 * c + half] = *low;
-        start += *low;
-        size += std::max(std::fabs((double)*low), std::fabs((double)*high));
-        range += (double)*high - *low;
-      }
-      pair = std::max(pair, range);
-      total += range;
-    }
-    if (!(size < 1e37)) {
-      // sums of these numbers may overflow: no row is passed over
-      start_[q] = -std::numeric_limits<float>::infinity();
-      unit_[q] = 1;
-      std::fill(out, out + width_ * 32, (uint8_t)0);
-      return;
-    }
-    double unit = std::max(pair / 254, total / 65000);
-    unit_[q] = unit > 1e-37 ? (float)unit : 1;
-    for (int64_t c = 0; c < 2 * width_; c++)
-      for (int v = 0; v < 16; v++) {
-        double steps = (entries[16 * c + v] - least[c]) * (1 - 1e-9) / unit_[q];
-        out[16 * c + v] = (uint8_t)std::min(steps, 255.0);
-      }
-    double rounding = (double)(width_ + 16) * std::numeric_limits<float>::epsilon() * size;
-    start_[q] = (float)(start - rounding);
-  }
-
   int64_t width_;
   Tables given_;
   std::vector<uint8_t> tables_;
-  std::vector<float> start_, unit_;
+  std::vector<Rounded> rounded_;
 };
 
-// Product codes: a byte is one of 256 cells, its high nibble one of 16 groups of cells. The sums of the groups' mean
-// entries say which rows are worth the sum of their cells' entries: those up to a limit that `choose_limits` finds.
+// Product codes: a byte is one of 256 cells, with an entry each.
 class Cells {
  public:
   using Score = float;
   static constexpr bool high_only = true;
 
-  Cells(const float* entries, int64_t n, int64_t width)
-      : width_(width), entries_(entries), tables_(n * width * 32), limits_(n, 65535) {
+  Cells(const float* entries, int64_t width) : width_(width), entries_(entries) {}
+
+  template <class Kept>
+  void offer(int64_t q, uint64_t rows, const uint16_t*, const Block& block, Kept& kept) const {
+    const float* entries = entries_ + q * width_ * 256;
+    for (; rows; rows &= rows - 1) {
+      int r = __builtin_ctzll(rows);
+      float score = 0;
+      for (int64_t c = 0; c < width_; c++) score += entries[256 * c + block.bytes[c * 64 + r]];
+      kept.offer(std::isnan(score) ? std::numeric_limits<float>::infinity() : score, block.first_row + r);
+    }
+  }
+
+ protected:
+  int64_t width_;
+  const float* entries_;
+};
+
+// The high nibble of a byte is one of 16 groups of cells. The sums of the groups' mean entries say which rows are worth
+// the sum of their cells' entries: those up to a limit that `choose_limits` finds.
+class GroupedCells : public Cells {
+ public:
+  GroupedCells(const float* entries, int64_t n, int64_t width)
+      : Cells(entries, width), tables_(n * width * 32), limits_(n, 65535) {
     std::vector<double> means(width * 16);
     for (int64_t q = 0; q < n; q++) {
       double widest = 0;
@@ -238,26 +267,45 @@ class Cells {
   int64_t stretch() const { return 2; }
   const uint8_t* table(int64_t q) const { return &tables_[q * width_ * 32]; }
   bool in_bytes(int64_t) const { return false; }
+  int64_t largest() const { return std::min<int64_t>(127 * width_, 65535); }
   int64_t limit(int64_t q, float) const { return limits_[q]; }
   void set_limit(int64_t q, int64_t limit) { limits_[q] = limit; }
 
+ private:
+  std::vector<uint8_t> tables_;
+  std::vector<int64_t> limits_;
+};
+
+#if SCQ_AVX512
+// Where one instruction looks up 64 cells, sums of all entries in bytes bound the scores of all rows, as in `Scores`.
+class BoundedCells : public Cells {
+ public:
+  BoundedCells(const float* entries, int64_t n, int64_t width)
+      : Cells(entries, width), tables_(n * width * 256), rounded_(n) {
+    for (int64_t q = 0; q < n; q++)
+      rounded_[q] = round_down(entries + q * width * 256, width, 256, 1, &tables_[q * width * 256]);
+  }
+
   template <class Kept>
-  void offer(int64_t q, uint64_t rows, const uint16_t*, const Block& block, Kept& kept) const {
-    const float* entries = entries_ + q * width_ * 256;
-    for (; rows; rows &= rows - 1) {
-      int r = __builtin_ctzll(rows);
-      float score = 0;
-      for (int64_t c = 0; c < width_; c++) score += entries[256 * c + block.bytes[c * 64 + r]];
-      kept.offer(std::isnan(score) ? std::numeric_limits<float>::infinity() : score, block.first_row + r);
+  void scan(int64_t q, const Part& part, const uint8_t* blocks, int64_t first, int64_t count, Kept& kept) const {
+    uint64_t rows[BLOCKS_AT_ONCE];
+    for (int64_t start = 0; start < count; start += BLOCKS_AT_ONCE) {
+      int64_t limit = rounded_[q].limit(kept.bound()), height = std::min(BLOCKS_AT_ONCE, count - start);
+      if (limit < 0) continue;
+      rows_below(blocks + start * 64 * width_, height, width_, &tables_[q * width_ * 256], limit, rows);
+      for (int64_t b = 0; b < height; b++) {
+        int64_t number = first + start + b;
+        rows[b] &= allowed_rows(part, number);
+        if (rows[b]) offer(q, rows[b], nullptr, {blocks + (start + b) * 64 * width_, part.first + number * 64}, kept);
+      }
     }
   }
 
  private:
-  int64_t width_;
-  const float* entries_;
   std::vector<uint8_t> tables_;
-  std::vector<int64_t> limits_;
+  std::vector<Rounded> rounded_;
 };
+#endif
 
 // ---- the scan ----
 
@@ -277,17 +325,15 @@ void scan_group(const Kind& kind, int64_t q, const Part& part, const uint8_t* bl
       uint64_t rows = 0;
       if (limits[i] >= 0) rows = rows_below(sums, i, limits[i]) & allowed;
       if (!rows) continue;
-      store(sums, i, stored);
+      if constexpr (!Kind::high_only) store(sums, i, stored);
       kind.offer(q + i, rows, stored, block, kept[i]);
       limits[i] = kind.limit(q + i, kept[i].bound());
     }
   };
   for (int64_t b = 0; b < count; b++) {
-    int64_t at = (first + b) * 64;
-    uint64_t allowed = part.allowed ? part.allowed[first + b] : ~0ull;
-    if (part.rows - at < 64) allowed &= (1ull << (part.rows - at)) - 1;
+    uint64_t allowed = allowed_rows(part, first + b);
     if (!allowed) continue;
-    Block block{blocks + b * 64 * width, part.first + at};
+    Block block{blocks + b * 64 * width, part.first + (first + b) * 64};
     if constexpr (InBytes) {
       ByteSums<Q> sums;
       sum_in_bytes<Q>(block.bytes, width, tables, sums);
@@ -316,6 +362,38 @@ std::vector<Chunk> cut(const std::vector<Part>& parts, int64_t width) {
   return chunks;
 }
 
+// Go over the blocks of a chunk.
+template <class Kind, class Kept>
+void go_over(const Kind& kind, const Chunk& chunk, const uint8_t* blocks, int64_t q, int64_t end, int64_t width,
+             Kept* kept) {
+  // Limits only fall, so sums that fit bytes at the start of a chunk do so to its end.
+  auto in_bytes = [&](int64_t size) {
+    int64_t most = -1;
+    for (int64_t i = 0; i < size; i++) most = std::max(most, kind.limit(q + i, kept[i].bound()));
+    return kind.in_bytes(most);
+  };
+  while (q < end) {
+    auto go = [&](auto size, auto bytes) {
+      scan_group<size, bytes>(kind, q, *chunk.part, blocks, chunk.first, chunk.count, width, kept);
+      q += size;
+      kept += size;
+    };
+    if (end - q >= GROUP && in_bytes(GROUP)) go(std::integral_constant<int, GROUP>(), std::true_type());
+    else if (end - q >= WIDE_GROUP && !in_bytes(WIDE_GROUP))
+      go(std::integral_constant<int, WIDE_GROUP>(), std::false_type());
+    else if (in_bytes(1)) go(std::integral_constant<int, 1>(), std::true_type());
+    else go(std::integral_constant<int, 1>(), std::false_type());
+  }
+}
+
+#if SCQ_AVX512
+template <class Kept>
+void go_over(const BoundedCells& kind, const Chunk& chunk, const uint8_t* blocks, int64_t q, int64_t end, int64_t,
+             Kept* kept) {
+  for (; q < end; q++, kept++) kind.scan(q, *chunk.part, blocks, chunk.first, chunk.count, *kept);
+}
+#endif
+
 // Go over a chunk with queries q .. end - 1. Codes that lie row by row are laid out in `scratch` first.
 template <class Kind, class Kept>
 void scan_chunk(const Kind& kind, const Chunk& chunk, int64_t q, int64_t end, int64_t width,
@@ -328,24 +406,7 @@ void scan_chunk(const Kind& kind, const Chunk& chunk, int64_t q, int64_t end, in
     lay_out(blocks, rows, width, scratch.data(), (part.rows - chunk.first * 64 - rows) * width);
     blocks = scratch.data();
   }
-  // Limits only fall, so sums that fit bytes at the start of a chunk do so to its end.
-  auto in_bytes = [&](int64_t size) {
-    int64_t most = -1;
-    for (int64_t i = 0; i < size; i++) most = std::max(most, kind.limit(q + i, kept[i].bound()));
-    return kind.in_bytes(most);
-  };
-  while (q < end) {
-    auto go = [&](auto size, auto bytes) {
-      scan_group<size, bytes>(kind, q, part, blocks, chunk.first, chunk.count, width, kept);
-      q += size;
-      kept += size;
-    };
-    if (end - q >= GROUP && in_bytes(GROUP)) go(std::integral_constant<int, GROUP>(), std::true_type());
-    else if (end - q >= WIDE_GROUP && !in_bytes(WIDE_GROUP))
-      go(std::integral_constant<int, WIDE_GROUP>(), std::false_type());
-    else if (in_bytes(1)) go(std::integral_constant<int, 1>(), std::true_type());
-    else go(std::integral_constant<int, 1>(), std::false_type());
-  }
+  go_over(kind, chunk, blocks, q, end, width, kept);
 }
 
 // ---- searches ----
@@ -429,49 +490,57 @@ bool least(const Call& call, const std::vector<Part>& parts, int64_t width, cons
 }
 
 // For each query the sum of groups up to which about `keep` of the allowed rows lie, from a sample of blocks.
-bool choose_limits(const Call& call, const std::vector<Part>& parts, int64_t width, Cells& kind, int64_t n_queries,
-                   int64_t keep, int64_t& rows_allowed) {
+bool choose_limits(const Call& call, const std::vector<Part>& parts, int64_t width, GroupedCells& kind,
+                   int64_t n_queries, int64_t keep, int64_t& rows_allowed) {
   int64_t blocks = 0;
   for (const Part& part : parts) blocks += (part.rows + 63) / 64;
-  int64_t step = std::max<int64_t>(1, blocks / SAMPLED_BLOCKS);
+  int64_t step = std::max<int64_t>(1, blocks / SAMPLED_BLOCKS), b = 0;
   std::vector<uint8_t> bytes;
   std::vector<uint64_t> allowed;
-  int64_t number = 0;
   rows_allowed = 0;
-  for (const Part& part : parts)
-    for (int64_t b = 0; b < (part.rows + 63) / 64; b++, number++) {
-      uint64_t some = part.allowed ? part.allowed[b] : ~0ull;
-      if (part.rows - b * 64 < 64) some &= (1ull << (part.rows - b * 64)) - 1;
-      rows_allowed += __builtin_popcountll(some);
-      if (number % step) continue;
+  for (const Part& part : parts) {
+    int64_t count = (part.rows + 63) / 64;
+    if (!part.allowed) rows_allowed += part.rows;
+    for (int64_t i = 0; part.allowed && i < count; i++) rows_allowed += __builtin_popcountll(allowed_rows(part, i));
+    for (; b < count; b += step) {
       bytes.resize(bytes.size() + 64 * width);
       uint8_t* block = bytes.data() + bytes.size() - 64 * width;
       const uint8_t* from = part.codes + b * 64 * width;
       if (part.blocked) std::memcpy(block, from, 64 * width);
       else lay_out(from, std::min<int64_t>(64, part.rows - b * 64), width, block, 0);
-      allowed.push_back(some);
+      allowed.push_back(allowed_rows(part, b));
     }
+    b -= count;
+  }
   if (keep >= rows_allowed) return true;
   return run(n_queries, call.threads, call.interrupted, [&](Job&, int64_t q, int) {
-    std::vector<uint16_t> sums;
+    std::vector<int32_t> counts(kind.largest() + 1);
     const uint8_t* table = kind.table(q);
-    for (size_t b = 0; b < allowed.size(); b++) {
+    int64_t sampled = 0;
+    for (size_t i = 0; i < allowed.size(); i++) {
       WordSums<1> found;
       uint16_t stored[64];
-      sum_in_words<1, true>(bytes.data() + b * 64 * width, width, &table, kind.stretch(), found);
+      sum_in_words<1, true>(bytes.data() + i * 64 * width, width, &table, kind.stretch(), found);
       store(found, 0, stored);
-      for (uint64_t rows = allowed[b]; rows; rows &= rows - 1) sums.push_back(stored[__builtin_ctzll(rows)]);
+      sampled += __builtin_popcountll(allowed[i]);
+      for (uint64_t rows = allowed[i]; rows; rows &= rows - 1) counts[stored[__builtin_ctzll(rows)]]++;
     }
-    if (sums.empty()) return;
-    int64_t place = std::min<int64_t>(sums.size() - 1, (int64_t)((double)keep / rows_allowed * sums.size()));
-    std::nth_element(sums.begin(), sums.begin() + place, sums.end());
-    kind.set_limit(q, sums[place]);
+    if (!sampled) return;
+    int64_t left = (int64_t)((double)keep / rows_allowed * sampled), limit = 0;
+    while ((left -= counts[limit]) >= 0) limit++;
+    kind.set_limit(q, limit);
   });
 }
 
 bool cells(const Call& call, const std::vector<Part>& parts, int64_t width, const float* entries, int64_t n_queries,
            int64_t keep, int64_t k, float* scores, int64_t* rows) {
-  Cells kind(entries, n_queries, width);
+#if SCQ_AVX512
+  if (has_wide_lookup()) {
+    BoundedCells kind(entries, n_queries, width);
+    return find_least(call, parts, width, kind, n_queries, k, scores, rows);
+  }
+#endif
+  GroupedCells kind(entries, n_queries, width);
   int64_t rows_allowed, found;
   bool done = choose_limits(call, parts, width, kind, n_queries, std::max(keep, k), rows_allowed) &&
               find_least(call, parts, width, kind, n_queries, k, scores, rows);
@@ -479,7 +548,7 @@ bool cells(const Call& call, const std::vector<Part>& parts, int64_t width, cons
   // where the sample misled, fewer than k rows were scored: all of them, then
   for (int64_t q = 0; q < n_queries && done && found; q++)
     if (rows[q * k + found - 1] < 0)
-      done = find_least(call, parts, width, Cells(entries + q * width * 256, 1, width), 1, k, scores + q * k, rows + q * k);
+      done = find_least(call, parts, width, GroupedCells(entries + q * width * 256, 1, width), 1, k, scores + q * k, rows + q * k);
   return done;
 }
 

@@ -95,6 +95,16 @@ inline void sum_in_words(const uint8_t* block, int64_t width, const uint8_t* con
 }
 
 // Bit r is set where the sum of row r is at most the limit.
+inline uint64_t rows_below(const Words* evens, const Words* odds, int64_t limit) {
+  uint64_t rows = 0;
+  uint16_t most = (uint16_t)std::min<int64_t>(limit, 65535);
+  for (int p = 0; p < PIECES; p++) {
+    Words even = at_most(evens[p], most) & 0x00FF, odd = at_most(odds[p], most) & 0xFF00;
+    rows |= high_bits((Bytes)(even | odd)) << (p * WIDTH % 64);
+  }
+  return rows;
+}
+
 template <int Q>
 inline uint64_t rows_below(const ByteSums<Q>& sums, int q, int64_t limit) {
   uint64_t rows = 0;
@@ -105,14 +115,34 @@ inline uint64_t rows_below(const ByteSums<Q>& sums, int q, int64_t limit) {
 
 template <int Q>
 inline uint64_t rows_below(const WordSums<Q>& sums, int q, int64_t limit) {
-  uint64_t rows = 0;
-  uint16_t most = (uint16_t)std::min<int64_t>(limit, 65535);
-  for (int p = 0; p < PIECES; p++) {
-    Words even = at_most(sums.even[q][p], most) & 0x00FF, odd = at_most(sums.odd[q][p], most) & 0xFF00;
-    rows |= high_bits((Bytes)(even | odd)) << (p * WIDTH % 64);
-  }
-  return rows;
+  return rows_below(sums.even[q], sums.odd[q], limit);
 }
+
+#if SCQ_AVX512
+// For each of B blocks the rows whose sum over tables of 256 bytes, one for each byte of a code, is at most the limit.
+template <int B>
+SCQ_WIDE_LOOKUP inline void rows_below(const uint8_t* blocks, int64_t width, const uint8_t* tables, int64_t limit,
+                                       uint64_t* rows) {
+  Words even[B] = {}, odd[B] = {};
+  for (int64_t c = 0; c < width; c++)
+    for (int b = 0; b < B; b++) {
+      Words found = (Words)wide_lookup(tables + 256 * c, load<Bytes>(blocks + (b * width + c) * 64));
+      even[b] += found;
+      odd[b] += found >> 8;
+    }
+  for (int b = 0; b < B; b++) {
+    even[b] -= odd[b] << 8;
+    rows[b] = rows_below(&even[b], &odd[b], limit);
+  }
+}
+
+SCQ_WIDE_LOOKUP inline void rows_below(const uint8_t* blocks, int64_t count, int64_t width, const uint8_t* tables,
+                                       int64_t limit, uint64_t* rows) {
+  int64_t b = 0;
+  for (; b + 4 <= count; b += 4) rows_below<4>(blocks + b * width * 64, width, tables, limit, rows + b);
+  for (; b < count; b++) rows_below<1>(blocks + b * width * 64, width, tables, limit, rows + b);
+}
+#endif
 
 template <int Q>
 inline void store(const ByteSums<Q>& sums, int q, uint16_t* out) {

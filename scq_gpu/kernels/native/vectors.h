@@ -102,6 +102,24 @@ inline uint64_t high_bits(Bytes v) {
 #endif
 }
 
+#if SCQ_AVX512
+// Lookups in tables of 256 bytes. Not every processor with AVX-512 has the instruction, so the functions that use it are
+// marked, and called only if it is there.
+#if defined(SCQ_EMULATE_AVX512)
+#define SCQ_WIDE_LOOKUP
+inline bool has_wide_lookup() { return true; }
+#else
+#define SCQ_WIDE_LOOKUP __attribute__((target("avx512vbmi")))
+inline bool has_wide_lookup() { return __builtin_cpu_supports("avx512vbmi"); }
+#endif
+SCQ_WIDE_LOOKUP inline Bytes wide_lookup(const uint8_t* table, Bytes index) {
+  __m512i at = (__m512i)index;
+  __m512i low = _mm512_permutex2var_epi8(load<__m512i>(table), at, load<__m512i>(table + 64));
+  __m512i high = _mm512_permutex2var_epi8(load<__m512i>(table + 128), at, load<__m512i>(table + 192));
+  return (Bytes)_mm512_mask_blend_epi8(_mm512_movepi8_mask(at), low, high);
+}
+#endif
+
 // 0xFF where v <= limit
 inline Bytes at_most(Bytes v, uint8_t limit) { return (Bytes)(v <= (Bytes{} + limit)); }
 inline Words at_most(Words v, uint16_t limit) { return (Words)(v <= (Words{} + limit)); }
