@@ -23,6 +23,7 @@ if __name__ == "__main__":  # only the kernels: the rest of the package would be
 
 from cuda_on_cpu import SimulatedDevice, oracle
 from cuda_on_cpu.mutants import MUTANTS
+from cuda_on_cpu.sums import sum_errors
 from scq_gpu.kernels.cuda.asymmetric import least_scores
 from scq_gpu.kernels.cuda.encode import encode
 from scq_gpu.kernels.cuda.hamming import Database
@@ -131,6 +132,14 @@ def near_case(device: SimulatedDevice, precision: str) -> None:
     oracle.check_codes(codes, X, W, t, element="float32", precision=precision)
 
 
+def sums_case(device: SimulatedDevice) -> None:
+    """Compare the sums of three TF32 passes with those of float32 multiply-adds, for which tensor cores are cut off."""
+    exact, _ = sum_errors(device, 256, precision="exact")
+    error, bias = sum_errors(device, 256, precision="accurate")
+    assert error <= exact, f"rms error {error}, worse than float32's {exact}"
+    assert abs(bias) <= exact / 2, "sums biased"
+
+
 def far_rows_case(device: SimulatedDevice) -> None:
     """Check rows more than 2^31 elements apart, in memory that is reserved but never touched."""
     n, d, n_bits = 3, 8, 16
@@ -168,6 +177,7 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "nonfinite-exact": lambda device: nonfinite_case(device, 131, 20, 33, element="float32", precision="exact"),
     "nonfinite-fast": lambda device: nonfinite_case(device, 131, 20, 33, element="float32", precision="fast"),
     "far-rows": far_rows_case,
+    "sums": sums_case,
     "search-8": lambda device: search_case(device, 4203, 1, 3, 40),
     "search-50": lambda device: search_case(device, 4203, 7, 35, 5),
     "search-1024": lambda device: search_case(device, 99, 128, 9, 99),

@@ -90,7 +90,7 @@ MUTANTS: dict[str, Mutant] = {
     "encode: flag raised without an atomic": Mutant("atomicOr(flag, 1)", "*flag = 1", "nonfinite-exact", "tsan", RACE),
     "mma: flag forgotten": Mutant("if (!finite) atomicOr(flag, 1);", "", "nonfinite-fast", "plain", UNFLAGGED),
     "mma: NaN of all ones rounded to zero": Mutant(
-        "FINITE || is_finite(x) ? 0x1000u : 0u", "0x1000u", "nonfinite-fast", "plain", "7fffffff at .* not flagged"
+        "(FINITE || is_finite(__uint_as_float(x[i])) ? 0x1000u : 0u)", "0x1000u", "nonfinite-fast", "plain", "7fffffff at .* not flagged"
     ),
     "mma: wrong lane joins the bits": Mutant(
         "__shfl_xor_sync(0xffffffffu, word[r], 2)",
@@ -100,13 +100,20 @@ MUTANTS: dict[str, Mutant] = {
         WRONG_BITS,
     ),
     "mma: fragment registers swapped": Mutant(
-        "8 * (r % 2)][k + quarter + 4 * (r / 2)]",
-        "8 * (r / 2)][k + quarter + 4 * (r % 2)]",
+        "a_row(lane, r)][k + 8 * n + a_word(lane, r)]",
+        "a_row(lane, r / 2 + r % 2 * 2)][k + 8 * n + a_word(lane, r / 2 + r % 2 * 2)]",
         "fast-half",
         "plain",
         WRONG_BITS,
     ),
-    "mma: low half of X dropped": Mutant("MMA_TF32(sum[i][j], a_low[i], b);", "", "near-accurate", "plain", WRONG_BITS),
+    "mma: low half of X dropped": Mutant("MMA_TF32(stage[i], a_low[n][i], b[n]);", "", "near-accurate", "plain", WRONG_BITS),
+    "mma: one accumulator for all columns": Mutant(
+        "stage[i][e] = 0.f;",
+        "stage[i][e] = sum[i][j][e], sum[i][j][e] = 0.f;",
+        "sums",
+        "plain",
+        "worse than float32",
+    ),
     "search: barrier removed": Mutant(LANDED, "// ", "search-50", "tsan", RACE),
     "search: atomic add missing": Mutant(
         "atomicAdd(&bins[q * BINS + distance], 1u)", "bins[q * BINS + distance] += 1", "search-8", "tsan", RACE

@@ -92,6 +92,11 @@ def test_bits_at_the_threshold(case):
     CASES[case](DEVICE)
 
 
+def test_accurate_sums_are_as_good_as_float32():
+    """One accumulator for all columns, cut off as tensor cores do, would have eight times the error."""
+    CASES["sums"](DEVICE)
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
 def test_float16_map_of_any_scale(scale):
     rng = np.random.default_rng(SEED)

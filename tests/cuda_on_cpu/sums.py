@@ -1,0 +1,37 @@
+"""The sums that an encode kernel compares with its thresholds, found from the bits alone.
+
+``python benchmarks/kernel_counts.py --sums`` prints their errors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cuda_on_cpu import SimulatedDevice
+from scq_gpu.kernels.cuda.encode import encode
+
+PAIRS = 128  # of a row and a column: the tile of a block
+
+
+def find_sums(device: SimulatedDevice, X: np.ndarray, W: np.ndarray, *, precision: str) -> np.ndarray:
+    """Bisect the thresholds at which bit k of row k changes, from 2^-13 on either side of the product."""
+    products = np.einsum("kd,dk->k", X, W, dtype=np.float64)
+    low, high = products - 2.0**-13, products + 2.0**-13
+    for _ in range(17):
+        t = ((low + high) / 2).astype(np.float32)
+        codes, _ = encode(device, X, W, t, element="float32", precision=precision)
+        one = np.diagonal(np.unpackbits(codes, axis=1, bitorder="little")).astype(bool)
+        low, high = np.where(one, np.maximum(low, t), low), np.where(one, high, np.minimum(high, t))
+    assert (low > products - 2.0**-13).all(), "sums further off than looked for"
+    assert (high < products + 2.0**-13).all(), "sums further off than looked for"
+    return low
+
+
+def sum_errors(device: SimulatedDevice, d: int, *, precision: str) -> tuple[float, float]:
+    """Return the rms error of products of Gaussian rows and columns that are N(0, 1), and their bias away from zero."""
+    rng = np.random.default_rng(d)
+    X = rng.standard_normal((PAIRS, d), dtype=np.float32)
+    W = rng.standard_normal((d, PAIRS), dtype=np.float32) / np.float32(np.sqrt(d))
+    products = np.einsum("kd,dk->k", X, W, dtype=np.float64)
+    errors = find_sums(device, X, W, precision=precision) - products
+    return float(np.sqrt(np.mean(errors**2))), float(np.mean(errors * np.sign(products)))
