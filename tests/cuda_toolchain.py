@@ -21,6 +21,7 @@ from pathlib import Path
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy adds to ours
 WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+HEADER_WHEELS = "nvidia-cutlass nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
 
 
 def _find(pattern: str) -> Path | None:
@@ -29,9 +30,17 @@ def _find(pattern: str) -> Path | None:
     return next((path for place in places for path in sorted(place.glob(pattern))), None)
 
 
+def _find_cute() -> Path | None:
+    spec = importlib.util.find_spec("cutlass_library")
+    places = [Path(place) / "source" / "include" for place in (spec.submodule_search_locations or [])] if spec else []
+    return next((place for place in places if (place / "cute").exists()), None)
+
+
 NVRTC = {line: path for line in ("12", "13") if (path := _find(f"*/lib/libnvrtc.so.{line}"))}
 CUOBJDUMP = _find("*/bin/cuobjdump")
 NVDISASM = _find("*/bin/nvdisasm")
+CUTE = _find_cute()
+CUDA_HEADERS = path.parent if (path := _find("*/include/cuda_fp16.h")) else None
 
 
 @functools.cache

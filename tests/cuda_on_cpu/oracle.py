@@ -20,14 +20,21 @@ def unpack(codes: np.ndarray, n_bits: int) -> np.ndarray:
 def error_band(X: np.ndarray, W: np.ndarray, *, element: str, precision: str) -> np.ndarray:
     """Bound the error of a computed x . w, (n, n_bits): a proven bound, not an estimate.
 
-    Sums of d float32 products err by (d + 1) u times the sum of |x| |w|; rounding an operand to TF32, float16 or
-    bfloat16 adds 2^-11, 2^-11 and 2^-8 of it; three TF32 passes leave out 2^-21.
+    Float32 sums of d products err by (d + 1) u times the sum of |x| |w|, u = 2^-24. A tensor core adds four products at
+    once, and cuts off up to u of the largest from each of five terms and 2 u from their sum: 7 u for each four columns.
+    Rounding an operand to TF32, float16 or bfloat16 adds 2^-11, 2^-11 and 2^-8.
+
+    Three TF32 passes start anew for each 16 columns, so 28 u in all for the products of high halves, under 1 u for the
+    small ones, and float32's error for d / 16 sums. They leave out low * low, 2^-22, and of each low half up to the 3
+    of 2^-23 that TF32 has no room for, together 2^-20.
     """
+    d = X.shape[1]
     magnitude = np.abs(X) @ np.abs(W)
-    band = (X.shape[1] + 1) * U32 * magnitude
+    band = (d + 1) * U32 * magnitude
     if precision == "accurate" and element == "float32":
-        band += 2.0**-21 * magnitude
+        band = ((d + 15) // 16 + 30) * U32 * magnitude + 2.0**-20 * magnitude
     if precision == "fast":
+        band = 7 * ((d + 3) // 4) * U32 * magnitude
         band += {"float32": 2.0**-10, "float16": 2.0**-11, "bfloat16": 2.0**-8}[element] * magnitude
         band += 2.0**-24 * np.abs(X).sum(axis=1, keepdims=True) * np.abs(W).max(axis=0)  # float16 underflow
     return band

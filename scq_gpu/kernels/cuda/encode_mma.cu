@@ -134,7 +134,7 @@ __device__ __forceinline__ void multiply(float (&sum)[2][N_OCTETS][4], const Sta
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const float* __restrict__ t,
            uint8_t* __restrict__ codes, int* __restrict__ flag, int64_t n, int64_t x_stride, int64_t w_stride, int d,
            int n_bits, int x_vector, int w_vector) {

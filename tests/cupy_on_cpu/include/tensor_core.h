@@ -13,9 +13,8 @@ namespace tensor_core {
 struct Place { unsigned lane; int number; };  // number: of the register
 inline Place a_place(unsigned row, unsigned k) { return {row % 8 * 4 + k % 4, int(row / 8 + k / 4 * 2)}; }
 inline Place b_place(unsigned k, unsigned column) { return {column * 4 + k % 4, int(k / 4)}; }
-inline Place c_place(unsigned row, unsigned column) {
-    return {row % 8 * 4 + column / 2, int(column % 2 + row / 8 * 2)};
-}
+inline unsigned c_row(unsigned lane, int number) { return lane / 4 + 8 * unsigned(number / 2); }
+inline unsigned c_column(unsigned lane, int number) { return lane % 4 * 2 + unsigned(number % 2); }
 
 struct Tf32 {  // the hardware ignores the low 13 bits
     static constexpr int per_word = 1;
@@ -55,7 +54,7 @@ inline float add_four(float c, const double* p) {
 template <class Number, int A_WORDS, class Word> inline void mma(float* const (&c)[4], unsigned lane, Word word) {
     constexpr int DEPTH = A_WORDS * 2 * Number::per_word;  // numbers along k
     for (int e = 0; e < 4; ++e) {
-        const unsigned row = lane / 4 + 8 * unsigned(e / 2), column = lane % 4 * 2 + unsigned(e % 2);
+        const unsigned row = c_row(lane, e), column = c_column(lane, e);
         double product[DEPTH];
         for (unsigned k = 0; k < DEPTH; ++k) {
             const Place a = a_place(row, k / Number::per_word), b = b_place(k / Number::per_word, column);
