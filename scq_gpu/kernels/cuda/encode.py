@@ -12,6 +12,8 @@ from scq_gpu.kernels.cuda.launch import THREADS, ceil_div, element_of, in_librar
 
 Precision = Literal["exact", "accurate", "fast"]
 
+OLDEST: Final = 75
+"""Oldest architecture that the kernels are compiled for and tested on, as 10 major + minor."""
 ELEMENT_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 TILE_WIDTHS: Final = (32, 64, 128)
 
@@ -37,7 +39,7 @@ class EncodeVariant:
     @property
     def min_capability(self) -> int:
         """Return the oldest architecture, as 10 major + minor."""
-        return 75 if self.precision == "exact" or self.element == "float16" else 80
+        return OLDEST if self.precision == "exact" or self.element == "float16" else 80
 
     @property
     def tile_k(self) -> int:
