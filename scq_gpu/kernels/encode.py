@@ -78,7 +78,7 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact", out
 
 
 def has_encode_kernel(X: Array) -> bool:
-    """Return whether a CUDA kernel encodes X as it is: on a GPU that is no older than the kernels, floats, row-major."""
+    """Return whether a CUDA kernel encodes X as it is: row-major floats, on a GPU no older than the kernels."""
     fits = runs_kernels(X) and X.ndim == 2 and element_of(X) in cuda.ELEMENT_BYTES and is_row_major(X)
     return fits and capability_of(X) >= cuda.OLDEST
 

@@ -27,6 +27,7 @@ from cuda_on_cpu.sums import sum_errors
 from scq_gpu.kernels.cuda.asymmetric import least_scores
 from scq_gpu.kernels.cuda.encode import encode
 from scq_gpu.kernels.cuda.hamming import Database
+from scq_gpu.kernels.cuda.quantize import nearest
 
 SEED = 20190523
 
@@ -108,6 +109,23 @@ def scored_case(device: SimulatedDevice, n: int, n_bits: int, n_queries: int, k:
     oracle.check_least_scores(least_scores(device, gains, [codes], k), gains, codes, k)
 
 
+def cells_case(device: SimulatedDevice, n: int, n_bytes: int, w: int, K: int = 256, *, exact: bool = False) -> None:
+    """Quantize random rows; exact ones are small integers, with each cell there twice."""
+    rng = np.random.default_rng([SEED, n, n_bytes, w])
+    draw = (lambda *shape: rng.integers(-4, 5, shape)) if exact else (lambda *shape: rng.standard_normal(shape))
+    Y, cells = (draw(*shape).astype(np.float32) for shape in ((n, n_bytes * w), (n_bytes, K, w)))
+    if exact:
+        cells[:, K // 2 : K // 2 * 2] = cells[:, : K // 2]
+    halves = (cells * cells).sum(axis=2) / 2
+    codes, flag = nearest(device, Y, cells, halves)
+    oracle.check_cells(codes, Y, cells, halves)
+    assert flag.tolist() == [0], "finite rows flagged"
+    for bad in (np.nan, np.inf, -np.inf):
+        other = Y.copy()
+        other[rng.integers(n), rng.integers(n_bytes * w)] = bad
+        assert nearest(device, other, cells, halves)[1].tolist() == [1], f"{bad} not flagged"
+
+
 def zero_case(device: SimulatedDevice) -> None:
     """x . w == t exactly: the bit is one, and products of zero too."""
     X = np.zeros((3, 4), dtype=np.float32)
@@ -134,7 +152,7 @@ def near_case(device: SimulatedDevice, precision: str) -> None:
 
 def sums_case(device: SimulatedDevice) -> None:
     """Compare the sums of three TF32 passes with those of float32 multiply-adds, for which tensor cores are cut off."""
-    exact, _ = sum_errors(device, 256, precision="exact")
+    exact, _ = sum_errors(None, 256)
     error, bias = sum_errors(device, 256, precision="accurate")
     assert error <= exact, f"rms error {error}, worse than float32's {exact}"
     assert abs(bias) <= exact / 2, "sums biased"
@@ -171,6 +189,9 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "accurate": lambda device: encode_case(device, 131, 52, 43, precision="accurate"),
     "fast-half": lambda device: encode_case(device, 131, 72, 70, element="float16", precision="fast"),
     "fast-brain": lambda device: encode_case(device, 131, 45, 20, element="bfloat16", precision="fast"),
+    "cells-12": lambda device: cells_case(device, 1300, 3, 12, exact=True),
+    "cells-32": lambda device: cells_case(device, 515, 2, 32),
+    "cells-few": lambda device: cells_case(device, 5, 2, 3, 16),
     "zero": zero_case,
     "near-exact": lambda device: near_case(device, "exact"),
     "near-accurate": lambda device: near_case(device, "accurate"),

@@ -36,10 +36,12 @@ class Mutant:
 
 RACE = "ThreadSanitizer: data race"
 OVERFLOW = "heap-buffer-overflow"
+BEYOND = "heap-(buffer-overflow|use-after-free)|SEGV"
 UNWAITED = "exited with asynchronous copies under way"
 WRONG_BITS = "bits outside the error band"
 UNFLAGGED = "not flagged"
 LEAST = "least rows differ"
+CELLS = "nearest cells differ"
 BAND = "scores outside the error band"
 LANDED = "        __syncthreads();  // this tile has landed"
 
@@ -90,7 +92,11 @@ MUTANTS: dict[str, Mutant] = {
     "encode: flag raised without an atomic": Mutant("atomicOr(flag, 1)", "*flag = 1", "nonfinite-exact", "tsan", RACE),
     "mma: flag forgotten": Mutant("if (!finite) atomicOr(flag, 1);", "", "nonfinite-fast", "plain", UNFLAGGED),
     "mma: NaN of all ones rounded to zero": Mutant(
-        "(FINITE || is_finite(__uint_as_float(x[i])) ? 0x1000u : 0u)", "0x1000u", "nonfinite-fast", "plain", "7fffffff at .* not flagged"
+        "(FINITE || is_finite(__uint_as_float(x[i])) ? 0x1000u : 0u)",
+        "0x1000u",
+        "nonfinite-fast",
+        "plain",
+        "7fffffff at .* not flagged",
     ),
     "mma: wrong lane joins the bits": Mutant(
         "__shfl_xor_sync(0xffffffffu, word[r], 2)",
@@ -106,7 +112,9 @@ MUTANTS: dict[str, Mutant] = {
         "plain",
         WRONG_BITS,
     ),
-    "mma: low half of X dropped": Mutant("MMA_TF32(stage[i], a_low[n][i], b[n]);", "", "near-accurate", "plain", WRONG_BITS),
+    "mma: low half of X dropped": Mutant(
+        "MMA_TF32(stage[i], a_low[n][i], b[n]);", "", "near-accurate", "plain", WRONG_BITS
+    ),
     "mma: one accumulator for all columns": Mutant(
         "stage[i][e] = 0.f;",
         "stage[i][e] = sum[i][j][e], sum[i][j][e] = 0.f;",
@@ -114,6 +122,16 @@ MUTANTS: dict[str, Mutant] = {
         "plain",
         "worse than float32",
     ),
+    "cells: barrier removed": Mutant(
+        "__syncthreads();  // the cells are complete", "// the cells are complete", "cells-12", "tsan", RACE
+    ),
+    "cells: row guard of codes removed": Mutant("if (row < n) codes", "codes", "cells-few", "asan", BEYOND),
+    "cells: row guard of rows removed": Mutant("row < n && k < width", "k < width", "cells-32", "asan", BEYOND),
+    "cells: last columns of rows not left out": Mutant("row < n && k < width", "row < n", "cells-12", "asan", OVERFLOW),
+    "cells: last columns of cells not left out": Mutant("= k < width ?", "= true ?", "cells-12", "asan", OVERFLOW),
+    "cells: ties by highest cell": Mutant("score[r] > best[r]", "score[r] >= best[r]", "cells-12", "plain", CELLS),
+    "cells: lengths of cells forgotten": Mutant("= -s->half[c]", "= 0.f", "cells-12", "plain", CELLS),
+    "cells: flag forgotten": Mutant("if (!finite) atomicOr(flag, 1);", "", "cells-few", "plain", UNFLAGGED),
     "search: barrier removed": Mutant(LANDED, "// ", "search-50", "tsan", RACE),
     "search: atomic add missing": Mutant(
         "atomicAdd(&bins[q * BINS + distance], 1u)", "bins[q * BINS + distance] += 1", "search-8", "tsan", RACE

@@ -81,6 +81,22 @@ def check_least_scores(found: tuple[np.ndarray, np.ndarray], gains: np.ndarray, 
         assert (true[q, others] + band[q, others] >= scores[q, -1]).all(), "a lower score was left out"
 
 
+def check_cells(codes: np.ndarray, Y: np.ndarray, cells: np.ndarray, halves: np.ndarray) -> None:
+    """Assert that each byte names a cell of largest score y . c - half, within the rounding error of float32.
+
+    Scores that float32 holds exactly must come out exactly, ties by lowest cell.
+    """
+    n_bytes, _, w = cells.shape
+    assert codes.shape == (len(Y), n_bytes), "wrong shape"
+    y, c = Y.reshape(len(Y), n_bytes, w).astype(np.float64), cells.astype(np.float64)
+    scores = np.einsum("ngw,gcw->ngc", y, c) - halves
+    if not (y % 1).any() and not (c % 1).any() and not (halves % 0.5).any():
+        assert np.array_equal(codes, scores.argmax(axis=2)), "nearest cells differ"
+    sizes = np.einsum("ngw,gcw->ngc", np.abs(y), np.abs(c)) + np.abs(halves)
+    found = np.take_along_axis(scores, codes[:, :, None].astype(np.int64), 2)
+    assert (scores - found <= 2 * (w + 1) * U32 * sizes.max(axis=2, keepdims=True)).all(), "cells outside the band"
+
+
 def distances(queries: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Compute all Hamming distances."""
     return np.bitwise_count(queries[:, None] ^ codes[None]).sum(axis=2, dtype=np.int64)

@@ -57,7 +57,12 @@ def test_fragments_lie_where_cute_says(tmp_path):
         ("kernel", "2 * (lane % 4) + i % 2", "lane % 4 + 4 * (i % 2)", "kernel, column of C"),
         ("simulator", "row / 8 + k / 4 * 2", "row / 8 * 2 + k / 4", "simulator, register of A"),
         ("simulator", "column * 4 + k % 4", "column + k % 4 * 8", "simulator, lane of B"),
-        ("simulator", "lane / 4 + 8 * unsigned(number / 2)", "lane / 4 * 2 + unsigned(number / 2)", "simulator, row of C"),
+        (
+            "simulator",
+            "lane / 4 + 8 * unsigned(number / 2)",
+            "lane / 4 * 2 + unsigned(number / 2)",
+            "simulator, row of C",
+        ),
         ("ptx", "a[0], a[1], b[0]", "a[0], a[2], b[0]", "ptx.cuh, second register of A"),
     ],
 )
