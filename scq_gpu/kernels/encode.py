@@ -110,7 +110,7 @@ def lay_out(W: Array, t: Array, X: Array, *, precision: str) -> tuple[Array, Arr
     # every other kernel gets W and t as they are
     if gpu is None or precision != "fast" or X.dtype != gpu.xp.float16 or not has_encode_kernel(X):
         return W, t
-    Wt, t = cuda.round_to_half(gpu.xp.ascontiguousarray(W.T, dtype=gpu.xp.float32), t, xp=gpu.xp)
+    Wt, t = cuda.round_map(gpu, W, t, element="float16")
     return Wt.T, t
 
 

@@ -25,7 +25,7 @@ from cuda_on_cpu import SimulatedDevice, oracle
 from cuda_on_cpu.mutants import MUTANTS
 from cuda_on_cpu.sums import sum_errors
 from scq_gpu.kernels.cuda.asymmetric import least_scores
-from scq_gpu.kernels.cuda.encode import encode
+from scq_gpu.kernels.cuda.encode import encode, round_map
 from scq_gpu.kernels.cuda.hamming import Database
 from scq_gpu.kernels.cuda.quantize import nearest
 
@@ -126,6 +126,23 @@ def cells_case(device: SimulatedDevice, n: int, n_bytes: int, w: int, K: int = 2
         assert nearest(device, other, cells, halves)[1].tolist() == [1], f"{bad} not flagged"
 
 
+def map_case(device: SimulatedDevice, element: str) -> None:
+    """Round a map to 16 bits, ties among its numbers."""
+    rng = np.random.default_rng(SEED)
+    W, t = linear_map(rng, 300, 3)
+    W[:100] = rng.integers(256, 512, (100, 3)) / np.float32(256)  # 9 bits: one more than bfloat16 has
+    Wt, scaled = round_map(device, W, t, element=element)
+    if element == "float16":
+        e = np.frexp(np.abs(W).max(axis=0))[1]
+        expected = np.ldexp(W, -e).T.astype(np.float16), np.ldexp(t, -e)
+    else:
+        bits = W.T.astype(np.float64) / np.exp2(np.frexp(W.T)[1] - 8.0)
+        expected = np.rint(bits) * np.exp2(np.frexp(W.T)[1] - 8.0), t
+        Wt = (Wt.astype(np.uint32) << 16).view(np.float32)
+    assert np.array_equal(Wt, expected[0]), "wrong map"
+    assert np.array_equal(scaled, expected[1]), "wrong thresholds"
+
+
 def zero_case(device: SimulatedDevice) -> None:
     """x . w == t exactly: the bit is one, and products of zero too."""
     X = np.zeros((3, 4), dtype=np.float32)
@@ -189,6 +206,8 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "accurate": lambda device: encode_case(device, 131, 52, 43, precision="accurate"),
     "fast-half": lambda device: encode_case(device, 131, 72, 70, element="float16", precision="fast"),
     "fast-brain": lambda device: encode_case(device, 131, 45, 20, element="bfloat16", precision="fast"),
+    "map-half": lambda device: map_case(device, "float16"),
+    "map-brain": lambda device: map_case(device, "bfloat16"),
     "cells-12": lambda device: cells_case(device, 1300, 3, 12, exact=True),
     "cells-32": lambda device: cells_case(device, 515, 2, 32),
     "cells-few": lambda device: cells_case(device, 5, 2, 3, 16),

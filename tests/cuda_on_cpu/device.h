@@ -90,6 +90,8 @@ inline void sim_copy_wait(int groups_left) {
 }
 inline float half_to_float(uint16_t h) { return tensor_core::F16::get(h, 0); }
 
+inline uint16_t float_to_half(float x) { const _Float16 f = _Float16(x); uint16_t h; memcpy(&h, &f, 2); return h; }
+
 // D = A B + D on fragments spread over a warp.
 template <class Number> void sim_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
     const uint32_t words[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};

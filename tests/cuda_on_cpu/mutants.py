@@ -122,6 +122,10 @@ MUTANTS: dict[str, Mutant] = {
         "plain",
         "worse than float32",
     ),
+    "map: barrier removed": Mutant(
+        "__syncthreads();  // every warp knows its largest", "// every warp", "map-half", "tsan", RACE
+    ),
+    "map: ties not to even": Mutant("+ (bits >> 16 & 1u)", "", "map-brain", "plain", "wrong map"),
     "cells: barrier removed": Mutant(
         "__syncthreads();  // the cells are complete", "// the cells are complete", "cells-12", "tsan", RACE
     ),

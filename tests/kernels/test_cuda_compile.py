@@ -15,7 +15,7 @@ import cuda_toolchain as toolchain
 import pytest
 
 from scq_gpu.kernels.cuda.asymmetric import MAX_SCORED_BYTES, AsymmetricVariant, asymmetric_variants
-from scq_gpu.kernels.cuda.encode import EncodeVariant, encode_variants
+from scq_gpu.kernels.cuda.encode import EncodeVariant, MapVariant, encode_variants
 from scq_gpu.kernels.cuda.hamming import HammingVariant, hamming_variants
 from scq_gpu.kernels.cuda.launch import THREADS, build_options, read_source
 from scq_gpu.kernels.cuda.quantize import WIDTHS, QuantizeVariant
@@ -30,6 +30,7 @@ LINES = list(toolchain.NVRTC)
 ENCODE = [(v, arch) for v in encode_variants() for arch in toolchain.ARCHITECTURES if arch >= v.min_capability]
 HAMMING = [(v, arch) for v in hamming_variants() for arch in toolchain.ARCHITECTURES]
 QUANTIZE = [(QuantizeVariant(width), arch) for width in WIDTHS for arch in toolchain.ARCHITECTURES]
+MAP = [(MapVariant(element), arch) for element in ("float16", "bfloat16") for arch in toolchain.ARCHITECTURES]
 ASYMMETRIC = [(v, arch) for v in asymmetric_variants() for arch in toolchain.ARCHITECTURES]
 
 
@@ -38,6 +39,8 @@ def label(value: object) -> str:
         return f"{value.element}-{value.precision}-{value.tile_bits}"
     if isinstance(value, AsymmetricVariant):
         return f"{value.queries}queries"
+    if isinstance(value, MapVariant):
+        return value.element
     if isinstance(value, QuantizeVariant):
         return f"{value.width}wide"
     return f"{32 * value.n_words}bits" if isinstance(value, HammingVariant) else f"sm_{value}"
@@ -86,6 +89,14 @@ def test_quantize_budget(compiled, variant, arch):
     assert budget.registers <= 128
     assert budget.count("FFMA") >= 4 * budget.count(r"LDS.*\.128") > 0, "rows share the cells that are read"
     assert budget.blocks(THREADS, variant.shared) >= (2 if arch > 75 else 1)
+
+
+@needs_wheels
+@pytest.mark.parametrize(("variant", "arch"), MAP, ids=label)
+def test_map_budget(compiled, variant, arch):
+    budget = compiled[variant, arch]["round_map"]
+    assert budget.spills == budget.stack == 0
+    assert budget.registers <= 64
 
 
 @needs_wheels

@@ -26,6 +26,10 @@ inline void sim_cp_async_16(uint32_t to, const void* from) {
 inline void sim_cp_async_commit() { sim_async_commit(); }
 inline void sim_cp_async_wait(int left) { sim_async_wait(left); }
 inline void sim_cvt_f32_f16(float& to, uint16_t from) { to = tensor_core::F16::get(from, 0); }
+inline void sim_cvt_rn_f16_f32(uint16_t& to, float from) {
+    const _Float16 f = _Float16(from);
+    memcpy(&to, &f, 2);
+}
 #define SIM_MMA4(name, type)                                                                                         \
     inline void name(float& c0, float& c1, float& c2, float& c3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, \
                      uint32_t b0, uint32_t b1) {                                                                     \
