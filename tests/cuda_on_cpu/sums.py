@@ -14,16 +14,16 @@ PAIRS = 128  # of a row and a column: the tile of a block
 
 
 def find_sums(device: SimulatedDevice, X: np.ndarray, W: np.ndarray, *, precision: str) -> np.ndarray:
-    """Bisect the thresholds at which bit k of row k changes, from 2^-13 on either side of the product."""
+    """Bisect the thresholds at which bit k of row k changes, from 2^-11 on either side of the product."""
     products = np.einsum("kd,dk->k", X, W, dtype=np.float64)
-    low, high = products - 2.0**-13, products + 2.0**-13
-    for _ in range(17):
+    low, high = products - 2.0**-11, products + 2.0**-11
+    for _ in range(19):
         t = ((low + high) / 2).astype(np.float32)
         codes, _ = encode(device, X, W, t, element="float32", precision=precision)
         one = np.diagonal(np.unpackbits(codes, axis=1, bitorder="little")).astype(bool)
         low, high = np.where(one, np.maximum(low, t), low), np.where(one, high, np.minimum(high, t))
-    assert (low > products - 2.0**-13).all(), "sums further off than looked for"
-    assert (high < products + 2.0**-13).all(), "sums further off than looked for"
+    assert (low > products - 2.0**-11).all(), "sums further off than looked for"
+    assert (high < products + 2.0**-11).all(), "sums further off than looked for"
     return low
 
 
