@@ -10,7 +10,7 @@ import numpy as np
 from cuda_on_cpu import SimulatedDevice
 from scq_gpu.kernels.cuda.encode import encode
 
-PAIRS = 128  # of a row and a column: the tile of a block
+PAIRS = 32  # of a row and a column: the bits of a tile
 
 
 def find_sums(device: SimulatedDevice, X: np.ndarray, W: np.ndarray, *, precision: str) -> np.ndarray:
