@@ -76,6 +76,7 @@ test-cupy: $(CUPY)/.ready  ## The GPU tests through CuPy itself, on a stand-in f
 	STANDIN_DEVICES=2 $(GPU_TESTS) tests/encoders/test_cupy_devices.py tests/rows/test_cupy_cluster.py \
 		tests/kernels/test_cupy_standin.py tests/encoders/test_backends.py tests/kernels/test_cuda_gpu.py::test_second_device
 	STANDIN_MEMORY=67108864 $(GPU_TESTS) tests/encoders/test_cupy_small_device.py tests/kernels/test_cupy_standin.py
+	STANDIN_CC=70 $(GPU_TESTS) tests/kernels/test_cuda_gpu.py -k "encoder or product or older"
 	for seed in 1 2 3; do STANDIN_ASYNC=$$seed $(GPU_TESTS) tests/kernels/test_cupy_standin.py \
 		tests/encoders/test_backends.py tests/kernels/test_cuda_gpu.py tests/encoders/test_fit_from_files.py \
 		tests/training/test_joint.py -k "not test_encode and not test_search" || exit 1; done

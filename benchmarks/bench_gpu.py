@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from kernel_counts import encode_traffic, scan_bytes
+from kernel_counts import encode_traffic, quantize_traffic, scan_bytes
 
 import scq_gpu as scq
 from scq_gpu._core.arrays import namespace
@@ -26,6 +26,7 @@ from scq_gpu.kernels import encode_linear
 from scq_gpu.kernels.cuda import asymmetric
 from scq_gpu.kernels.cuda.encode import encode_variant
 from scq_gpu.kernels.cuda.hamming import CodeSearch, hamming_variant
+from scq_gpu.kernels.cuda.quantize import QuantizeVariant, nearest_on_gpu
 
 N, FEATURES, N_BITS = 1_000_000, 768, (64, 256)
 
@@ -147,6 +148,19 @@ def bench_asymmetric(cp: ModuleType, n: int) -> None:
             print_row(8 * n_bytes, n_queries, k, f"{1e3 * took:.3f}", *rates)
 
 
+def bench_cells(cp: ModuleType, n: int) -> None:
+    print(f"\nnearest of 256 cells per byte (product codes): n = {n}\n")
+    print("| bytes | axes per byte | ms | TFLOP/s | of product roof |")
+    print("|---|---|---|---|---|")
+    rng, roof = np.random.default_rng(0), product_roof(cp, "float32")
+    for n_bytes, w in ((8, 16), (8, 32), (32, 16)):
+        Y = cp.asarray(rng.standard_normal((n, n_bytes * w), dtype=np.float32))
+        cells = cp.asarray(rng.standard_normal((n_bytes, 256, w), dtype=np.float32))
+        time = seconds(nearest_on_gpu, Y, cells, cp.zeros((n_bytes, 256), dtype=cp.float32))
+        flops = quantize_traffic(QuantizeVariant(w), n, n_bytes, 256, w).computed / time
+        print_row(n_bytes, w, f"{1e3 * time:.3f}", f"{flops / 1e12:.2f}", f"{flops / roof:.0%}")
+
+
 def wall_seconds(cp: ModuleType, work: Callable[[], object], repeats: int = 3) -> float:
     """Median time on the host's clock until the device is done, after a warm-up that also compiles."""
     times = []
@@ -193,6 +207,7 @@ def main() -> None:
     print(f"{name}, CuPy {cp.__version__}, measured memory roof {memory / 1e9:.0f} GB/s")
     bench_fits(cp, options.rows, options.features)
     bench_encode(cp, options.rows, options.features, memory)
+    bench_cells(cp, options.rows)
     bench_search(cp, options.items, memory)
     bench_asymmetric(cp, options.items)
 

@@ -1,7 +1,8 @@
 """Bytes and operations of the CUDA kernels as functions of the sizes, and tables of the docs that need no GPU.
 
     python benchmarks/kernel_counts.py          # the tables of docs/results/maintainers/kernels.md
-    python benchmarks/kernel_counts.py --flips  # the table of docs/gpu.md, by the simulator: needs g++
+    python benchmarks/kernel_counts.py --flips  # the bits that differ from float64, by the simulator: needs g++
+    python benchmarks/kernel_counts.py --sums   # the errors of accurate sums, by the simulator: about two minutes
 
 The byte counts are those of the instructions, exact and tested against the simulator's counters; they leave out what
 caches save. No number here was measured on a GPU.
@@ -17,7 +18,8 @@ from pathlib import Path
 from scq_gpu.kernels.cuda.asymmetric import AsymmetricVariant
 from scq_gpu.kernels.cuda.encode import ELEMENT_BYTES, EncodeVariant
 from scq_gpu.kernels.cuda.hamming import HammingVariant
-from scq_gpu.kernels.cuda.launch import ceil_div
+from scq_gpu.kernels.cuda.launch import THREADS, ceil_div
+from scq_gpu.kernels.cuda.quantize import QuantizeVariant
 
 # GB/s; dense TFLOP/s of float32, TF32 and float16 with float32 sums; from the vendor's data sheets
 DEVICES: dict[str, tuple[float, float, float | None, float]] = {
@@ -28,6 +30,9 @@ DEVICES: dict[str, tuple[float, float, float | None, float]] = {
     "RTX 4090": (1008, 82.6, 82.6, 165.2),
 }
 FFMA_SHARE, TENSOR_SHARE = 0.8, 0.7  # of the peak, that a good kernel reaches
+# less where the other instructions of a loop take longer to issue than its products take: `tests/cuda_toolchain.py
+# --issue` reads these shares of fast float32, accurate float32 and fast float16 from the machine code
+ISSUE_SHARES = {"H100 SXM": (0.32, 0.59, 0.42)}
 
 # Rows streamed from the host: GB/s of 16 lanes, of the standard. A block asks the driver for 3 launches and copies of
 # encode, 4 events and waits of the ring, and the download of codes, each taken to hold the host for LAUNCH seconds.
@@ -119,6 +124,40 @@ def asymmetric_traffic(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class QuantizeTraffic:
+    """What finding the nearest of K cells for each byte of n rotated rows moves and computes.
+
+    Parameters
+    ----------
+    rows, cells, halves : int
+        Bytes loaded.
+    codes : int
+        Bytes stored.
+    computed : int
+        Operations, those with the zeros that fill cells up included.
+    """
+
+    rows: int
+    cells: int
+    halves: int
+    codes: int
+    computed: int
+
+
+def quantize_traffic(variant: QuantizeVariant, n: int, n_bytes: int, K: int, w: int) -> QuantizeTraffic:
+    """Count one launch: rows once, all cells once for each tile of rows."""
+    tiles = variant.blocks(n, 1)
+    rows = tiles * THREADS * variant.rows_per_thread
+    return QuantizeTraffic(
+        rows=4 * n * n_bytes * w,
+        cells=4 * n_bytes * K * w * tiles,
+        halves=4 * n_bytes * K * tiles,
+        codes=n * n_bytes,
+        computed=2 * rows * n_bytes * K * variant.width,
+    )
+
+
 def memory_bound_bits(bandwidth: float, flops: float, element_bytes: int) -> int:
     """Return the largest n_bits computed in the time to read X: 2 n d n_bits / flops <= n d bytes / bandwidth."""
     return int(flops * element_bytes / (2 * bandwidth))
@@ -129,11 +168,12 @@ def print_memory_bound_bits() -> None:
     print("| | exact, float32 | fast, float32 | accurate, float32 | fast, float16 |")
     print("|---|---|---|---|---|")
     for name, (bandwidth, single, tf32, half) in DEVICES.items():
+        fast, accurate, fast_half = ISSUE_SHARES.get(name, (TENSOR_SHARE,) * 3)
         peaks = (
             (FFMA_SHARE * single, 4),
-            (TENSOR_SHARE * tf32, 4) if tf32 else None,
-            (TENSOR_SHARE * tf32 / 3, 4) if tf32 else None,
-            (TENSOR_SHARE * half, 2),
+            (fast * tf32, 4) if tf32 else None,
+            (accurate * tf32 / 3, 4) if tf32 else None,
+            (fast_half * half, 2),
         )
         cells = (str(memory_bound_bits(1e9 * bandwidth, 1e12 * peak[0], peak[1])) if peak else "-" for peak in peaks)
         print(f"| {name} |", " | ".join(cells), "|")
@@ -168,11 +208,33 @@ def print_flips(n: int = 4096, d: int = 256, n_bits: int = 128) -> None:
         print(f"| {element} |", " | ".join(f"{count:.0f}" for count in flips), "|")
 
 
+def print_sums() -> None:
+    """Print the errors of three TF32 passes, with the sums of tensor cores cut off, beside float32's."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from cuda_on_cpu import SimulatedDevice
+    from cuda_on_cpu.mutants import MUTANTS
+    from cuda_on_cpu.sums import sum_errors
+
+    staged = SimulatedDevice()
+    whole = SimulatedDevice(change=MUTANTS["mma: one accumulator for all columns"].apply)
+    print("| d | float32, rms error | one accumulator: rms error | bias | one for 16 columns: rms error | bias |")
+    print("|---|---|---|---|---|---|")
+    for d in (256, 1024, 4096):
+        plain, _ = sum_errors(None, d)
+        cells = [f"{plain:.1e}"]
+        for device in (whole, staged):
+            error, bias = sum_errors(device, d, precision="accurate")
+            cells += [f"{error:.1e}, {error / plain:.2f} x", f"{bias:.1e}"]
+        print(f"| {d} |", " | ".join(cells), "|", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--flips", action="store_true", help="bits that differ from float64, in the simulator")
-    if parser.parse_args().flips:
-        print_flips()
+    parser.add_argument("--sums", action="store_true", help="errors of accurate sums, in the simulator")
+    options = parser.parse_args()
+    if options.flips or options.sums:
+        print_flips() if options.flips else print_sums()
         return
     print_memory_bound_bits()
     print()

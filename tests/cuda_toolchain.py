@@ -1,6 +1,7 @@
 """NVRTC, cuobjdump and nvdisasm from NVIDIA's wheels: compile kernels and read what came out, without a GPU or driver.
 
-``python tests/cuda_toolchain.py`` prints the table of static budgets.
+``python tests/cuda_toolchain.py`` prints the table of static budgets, with ``--issue`` the instructions that the loops
+of the tensor-core kernels issue.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy adds to ours
 WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+HEADER_WHEELS = "nvidia-cutlass nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
 
 
 def _find(pattern: str) -> Path | None:
@@ -29,9 +31,17 @@ def _find(pattern: str) -> Path | None:
     return next((path for place in places for path in sorted(place.glob(pattern))), None)
 
 
+def _find_cute() -> Path | None:
+    spec = importlib.util.find_spec("cutlass_library")
+    places = [Path(place) / "source" / "include" for place in (spec.submodule_search_locations or [])] if spec else []
+    return next((place for place in places if (place / "cute").exists()), None)
+
+
 NVRTC = {line: path for line in ("12", "13") if (path := _find(f"*/lib/libnvrtc.so.{line}"))}
 CUOBJDUMP = _find("*/bin/cuobjdump")
 NVDISASM = _find("*/bin/nvdisasm")
+CUTE = _find_cute()
+CUDA_HEADERS = path.parent if (path := _find("*/include/cuda_fp16.h")) else None
 
 
 @functools.cache
@@ -136,19 +146,69 @@ def read_budgets(cubin: Path, arch: int) -> dict[str, Budget]:
     }
 
 
-def main() -> None:
+# cycles of a warp's product of 16 x 8 x 32 bytes on a quarter of a multiprocessor, by the peaks of the data sheets
+PRODUCT_CYCLES = {80: 8, 90: 4}
+
+
+def read_loop(cubin: Path) -> tuple[int, int]:
+    """Return the products of a tensor-core kernel's main loop, and at most how many instructions one turn issues.
+
+    The loops within it copy 16 bytes a thread, and turn twice for tiles of 128 rows and 64 bytes. Loops within those
+    copy what is not aligned, and are left out.
+    """
+    sass = subprocess.check_output([NVDISASM, "-c", cubin], text=True, stderr=subprocess.DEVNULL)
+    code: list[str] = []
+    labels: dict[str, int] = {}
+    loops: list[range] = []
+    for line in sass.splitlines():
+        if label := re.match(r"(\.L_\w+):", line.strip()):
+            labels[label[1]] = len(code)
+        elif instruction := re.search(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", line):
+            code.append(instruction[1])
+            to = re.search(r"BRA(?:\.\w+)*\s.*`\((\.L\w+)\)", code[-1])
+            if to and to[1] in labels:
+                loops.append(range(labels[to[1]], len(code)))
+
+    def count(loop: range, opcode: str) -> int:
+        return sum(opcode in code[i] for i in loop)
+
+    main = min((loop for loop in loops if count(loop, "HMMA")), key=len)
+    inner = [loop for loop in loops if loop != main and loop.start in main and loop[-1] in main]
+    copies = [loop for loop in inner if count(loop, "LDGSTS")]
+    edges = [loop for loop in inner if not count(loop, "LDGSTS")]
+    return count(main, "HMMA"), len(main) + sum(map(len, copies)) - 2 * sum(map(len, edges))
+
+
+def print_issue() -> None:
+    """Print, for tiles of 128 bits, what share of the tensor cores' peak the issue of instructions leaves."""
+    from scq_gpu.kernels.cuda.encode import EncodeVariant
+    from scq_gpu.kernels.cuda.launch import build_options, read_source
+
+    print("| kernel | architecture | products | instructions, at most | cycles of the products | share of the peak |")
+    print("|---|---|---|---|---|---|")
+    for element, precision in (("float32", "fast"), ("float32", "accurate"), ("float16", "fast")):
+        variant = EncodeVariant(element, 128, precision)
+        for arch, cycles in PRODUCT_CYCLES.items():
+            source, options = read_source(variant.source), build_options(variant)
+            products, issued = read_loop(compile_cubin(source, options, arch, max(NVRTC)))
+            share = min(1.0, cycles * products / issued)
+            print(f"| {element} {precision} | sm_{arch} | {products} | {issued} | {cycles * products} | {share:.0%} |")
+
+
+def print_budgets() -> None:
     """Print a line for every kernel: what it takes on each architecture; ratios and counts are the smallest of them."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from scq_gpu.kernels.cuda.asymmetric import MAX_SCORED_BYTES, AsymmetricVariant, asymmetric_variants
     from scq_gpu.kernels.cuda.encode import EncodeVariant, encode_variants
     from scq_gpu.kernels.cuda.hamming import hamming_variants
     from scq_gpu.kernels.cuda.launch import THREADS, build_options, read_source
+    from scq_gpu.kernels.cuda.quantize import WIDTHS, QuantizeVariant
 
     line = max(NVRTC)
     archs = " ".join(map(str, ARCHITECTURES))
     print(f"| kernel | shared, bytes | registers (sm {archs}) | blocks an SM (the same) | spills | FFMA : LDS | HMMA |")
     print("|---|---|---|---|---|---|---|")
-    for variant in [*encode_variants(), *hamming_variants(), *asymmetric_variants()]:
+    quantize = map(QuantizeVariant, WIDTHS)
+    for variant in [*encode_variants(), *quantize, *hamming_variants(), *asymmetric_variants()]:
         budgets: dict[str, list[Budget]] = collections.defaultdict(list)
         for arch in ARCHITECTURES:
             if arch >= variant.min_capability:
@@ -158,6 +218,8 @@ def main() -> None:
         for name, found in sorted(budgets.items()):
             if isinstance(variant, EncodeVariant):
                 label, shared = f"{variant.element} {variant.precision}, {variant.tile_bits} bits", variant.shared
+            elif isinstance(variant, QuantizeVariant):
+                label, shared = f"nearest_cells, cells of {variant.width}", variant.shared
             elif isinstance(variant, AsymmetricVariant):
                 widest = MAX_SCORED_BYTES // variant.queries
                 shared = dict(zip(variant.kernels, variant.shared(widest), strict=True))[name]
@@ -175,4 +237,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    print_issue() if "--issue" in sys.argv else print_budgets()

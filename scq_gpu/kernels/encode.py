@@ -29,7 +29,7 @@ from scq_gpu._core.machine import ordered_map
 from scq_gpu._core.validate import check_choice, check_linear_map, check_out
 from scq_gpu.kernels import native
 from scq_gpu.kernels.cuda import encode as cuda
-from scq_gpu.kernels.cuda.launch import element_of
+from scq_gpu.kernels.cuda.launch import capability_of, element_of
 
 PRECISIONS: Final = ("exact", "accurate", "fast")
 
@@ -78,8 +78,9 @@ def encode_linear(X: Array, W: Array, t: Array, *, precision: str = "exact", out
 
 
 def has_encode_kernel(X: Array) -> bool:
-    """Return whether a CUDA kernel encodes X as it is: on a GPU, of a float type with a kernel, row-major."""
-    return runs_kernels(X) and X.ndim == 2 and element_of(X) in cuda.ELEMENT_BYTES and is_row_major(X)
+    """Return whether a CUDA kernel encodes X as it is: row-major floats, on a GPU no older than the kernels."""
+    fits = runs_kernels(X) and X.ndim == 2 and element_of(X) in cuda.ELEMENT_BYTES and is_row_major(X)
+    return fits and capability_of(X) >= cuda.OLDEST
 
 
 def encode_engine(X: Array, precision: str) -> str:
@@ -88,6 +89,11 @@ def encode_engine(X: Array, precision: str) -> str:
     if has_encode_kernel(X):
         return "cuda"
     if precision != "exact":
+        if runs_kernels(X) and capability_of(X) < cuda.OLDEST:
+            raise RuntimeError(
+                f"precision={precision!r} needs compute capability {cuda.OLDEST / 10} or newer; {device_of(X)} has "
+                f"{capability_of(X) / 10}. Pass precision='exact', which runs there by array operations"
+            )
         raise ValueError(
             f"precision={precision!r} needs a CUDA array (CuPy's, or torch's with CuPy installed), row-major, of "
             f"float32, float16 or bfloat16; X is {X.dtype} of {namespace(X).__name__} on {device_of(X)}. Move it, or "
@@ -104,7 +110,7 @@ def lay_out(W: Array, t: Array, X: Array, *, precision: str) -> tuple[Array, Arr
     # every other kernel gets W and t as they are
     if gpu is None or precision != "fast" or X.dtype != gpu.xp.float16 or not has_encode_kernel(X):
         return W, t
-    Wt, t = cuda.round_to_half(gpu.xp.ascontiguousarray(W.T, dtype=gpu.xp.float32), t, xp=gpu.xp)
+    Wt, t = cuda.round_map(gpu, W, t, element="float16")
     return Wt.T, t
 
 

@@ -1,4 +1,4 @@
-"""Product codes of rows: the nearest of 256 cells for each byte, by the native core or in array operations.
+"""Product codes of rows: the nearest of 256 cells for each byte, by the native core, a CUDA kernel or array operations.
 
 Byte g of rotated rows Y (m, bytes * w) names the cell c of ``cells[g]`` for which ``y . c - |c|^2 / 2`` is largest.
 """
@@ -13,6 +13,7 @@ import numpy as np
 
 from scq_gpu._core.arrays import Array, compute_dtype, device_of, namespace, on_gpu, quiet_floats, row_slices
 from scq_gpu.kernels import native
+from scq_gpu.kernels.cuda import quantize as cuda
 
 
 class Map(NamedTuple):
@@ -46,8 +47,10 @@ def encode_rows(X: Array, by: Map, *, out: Array | None = None) -> tuple[Array, 
 
     with quiet_floats():
         Y = each(X, lambda X: (xp.astype(X, dtype, copy=False) - by.mean) @ by.W)
-        codes = each(Y, lambda Y: nearest(Y, by.cells, xp=xp))
-        finite = xp.isfinite(xp.sum(Y))
+        if cuda.has_quantize_kernel(Y, by.cells):
+            codes, finite = cuda.nearest_on_gpu(Y, by.cells, _halves(by.cells, xp=xp))
+        else:
+            codes, finite = each(Y, lambda Y: nearest(Y, by.cells, xp=xp)), xp.isfinite(xp.sum(Y))
     if out is None:
         return codes, finite
     out[...] = codes
@@ -65,6 +68,8 @@ def nearest(Y: Array, cells: Array, squares: Array | None = None, *, xp: ModuleT
         codes = np.empty((Y.shape[0], cells.shape[0]), dtype=np.uint8)
         native.quantize_into(codes, np.asarray(Y), None, None, cells, halves, threads=1)
         return codes
+    if cuda.has_quantize_kernel(Y, cells):
+        return cuda.nearest_on_gpu(Y, cells, halves)[0]
     found = []
     for g in range(cells.shape[0]):
         scores = Y[:, g * w : (g + 1) * w] @ xp.matrix_transpose(cells[g, ...])

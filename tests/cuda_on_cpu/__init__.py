@@ -95,7 +95,8 @@ def build(source: str, options: Sequence[str], mode: str) -> pathlib.Path:
     text = f'#include "{HERE}/device.h"\n#line 1 "kernel.cu"\n{source}\n#line 1 "exports"\n{exports}\n'
     defines = [option for option in options if option.startswith("-D")]
     command = [_compiler(), *_KERNEL, *kernel_flags, *defines, "-c", "SOURCE", "-o"]
-    objects = [_cached("kernel.o", [HERE / "device.h"], command, text)]
+    headers = [HERE / "device.h", HERE.parent / "cupy_on_cpu" / "include" / "tensor_core.h"]
+    objects = [_cached("kernel.o", headers, command, text)]
     if mode == "count":
         objects.append(_object("counters", []))
     return _cached("module.so", objects, [_compiler(), "-shared", *link_flags, *map(str, objects), "-o"])
@@ -212,6 +213,9 @@ class SimulatedDevice:
         As for `Module`.
     change
         What to do to a source before it is compiled.
+    truncate
+        Whether tensor cores cut off their sums, as hardware does (cupy_on_cpu/include/tensor_core.h); else each
+        instruction's is taken in double and rounded once.
     """
 
     xp = np
@@ -223,9 +227,11 @@ class SimulatedDevice:
         mode: str = "plain",
         seeds: Sequence[int] = (1,),
         change: Callable[[str], str] | None = None,
+        truncate: bool = True,
     ) -> None:
         self.capability = capability
         self._mode, self._seeds, self._change = mode, seeds, change
+        self._options = () if truncate else ("-DSIM_SUMS_IN_DOUBLE",)
 
     def current(self) -> contextlib.AbstractContextManager[None]:
         """Enter this device, the only one."""
@@ -237,7 +243,8 @@ class SimulatedDevice:
 
     def build(self, source: str, options: Sequence[str]) -> Module:
         """Compile a kernel source."""
-        return Module(self._change(source) if self._change else source, options, mode=self._mode, seeds=self._seeds)
+        source = self._change(source) if self._change else source
+        return Module(source, (*options, *self._options), mode=self._mode, seeds=self._seeds)
 
     def address(self, x: np.ndarray) -> int:
         """Return the address of the first element."""

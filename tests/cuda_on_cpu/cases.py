@@ -23,9 +23,11 @@ if __name__ == "__main__":  # only the kernels: the rest of the package would be
 
 from cuda_on_cpu import SimulatedDevice, oracle
 from cuda_on_cpu.mutants import MUTANTS
+from cuda_on_cpu.sums import sum_errors
 from scq_gpu.kernels.cuda.asymmetric import least_scores
-from scq_gpu.kernels.cuda.encode import encode
+from scq_gpu.kernels.cuda.encode import encode, round_map
 from scq_gpu.kernels.cuda.hamming import Database
+from scq_gpu.kernels.cuda.quantize import nearest
 
 SEED = 20190523
 
@@ -107,6 +109,40 @@ def scored_case(device: SimulatedDevice, n: int, n_bits: int, n_queries: int, k:
     oracle.check_least_scores(least_scores(device, gains, [codes], k), gains, codes, k)
 
 
+def cells_case(device: SimulatedDevice, n: int, n_bytes: int, w: int, K: int = 256, *, exact: bool = False) -> None:
+    """Quantize random rows; exact ones are small integers, with each cell there twice."""
+    rng = np.random.default_rng([SEED, n, n_bytes, w])
+    draw = (lambda *shape: rng.integers(-4, 5, shape)) if exact else (lambda *shape: rng.standard_normal(shape))
+    Y, cells = (draw(*shape).astype(np.float32) for shape in ((n, n_bytes * w), (n_bytes, K, w)))
+    if exact:
+        cells[:, K // 2 : K // 2 * 2] = cells[:, : K // 2]
+    halves = (cells * cells).sum(axis=2) / 2
+    codes, flag = nearest(device, Y, cells, halves)
+    oracle.check_cells(codes, Y, cells, halves)
+    assert flag.tolist() == [0], "finite rows flagged"
+    for bad in (np.nan, np.inf, -np.inf):
+        other = Y.copy()
+        other[rng.integers(n), rng.integers(n_bytes * w)] = bad
+        assert nearest(device, other, cells, halves)[1].tolist() == [1], f"{bad} not flagged"
+
+
+def map_case(device: SimulatedDevice, element: str) -> None:
+    """Round a map to 16 bits, ties among its numbers."""
+    rng = np.random.default_rng(SEED)
+    W, t = linear_map(rng, 300, 3)
+    W[:100] = rng.integers(256, 512, (100, 3)) / np.float32(256)  # 9 bits: one more than bfloat16 has
+    Wt, scaled = round_map(device, W, t, element=element)
+    if element == "float16":
+        e = np.frexp(np.abs(W).max(axis=0))[1]
+        expected = np.ldexp(W, -e).T.astype(np.float16), np.ldexp(t, -e)
+    else:
+        bits = W.T.astype(np.float64) / np.exp2(np.frexp(W.T)[1] - 8.0)
+        expected = np.rint(bits) * np.exp2(np.frexp(W.T)[1] - 8.0), t
+        Wt = (Wt.astype(np.uint32) << 16).view(np.float32)
+    assert np.array_equal(Wt, expected[0]), "wrong map"
+    assert np.array_equal(scaled, expected[1]), "wrong thresholds"
+
+
 def zero_case(device: SimulatedDevice) -> None:
     """x . w == t exactly: the bit is one, and products of zero too."""
     X = np.zeros((3, 4), dtype=np.float32)
@@ -129,6 +165,14 @@ def near_case(device: SimulatedDevice, precision: str) -> None:
     t = ((X64 @ W64)[0] + 2 * band * np.where(np.arange(64) % 2, 1, -1)).astype(np.float32)
     codes = finite_codes(device, X, W, t, element="float32", precision=precision)
     oracle.check_codes(codes, X, W, t, element="float32", precision=precision)
+
+
+def sums_case(device: SimulatedDevice) -> None:
+    """Compare the sums of three TF32 passes with those of float32 multiply-adds, for which tensor cores are cut off."""
+    exact, _ = sum_errors(None, 256)
+    error, bias = sum_errors(device, 256, precision="accurate")
+    assert error <= exact, f"rms error {error}, worse than float32's {exact}"
+    assert abs(bias) <= exact / 2, "sums biased"
 
 
 def far_rows_case(device: SimulatedDevice) -> None:
@@ -162,12 +206,18 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "accurate": lambda device: encode_case(device, 131, 52, 43, precision="accurate"),
     "fast-half": lambda device: encode_case(device, 131, 72, 70, element="float16", precision="fast"),
     "fast-brain": lambda device: encode_case(device, 131, 45, 20, element="bfloat16", precision="fast"),
+    "map-half": lambda device: map_case(device, "float16"),
+    "map-brain": lambda device: map_case(device, "bfloat16"),
+    "cells-12": lambda device: cells_case(device, 1300, 3, 12, exact=True),
+    "cells-32": lambda device: cells_case(device, 515, 2, 32),
+    "cells-few": lambda device: cells_case(device, 5, 2, 3, 16),
     "zero": zero_case,
     "near-exact": lambda device: near_case(device, "exact"),
     "near-accurate": lambda device: near_case(device, "accurate"),
     "nonfinite-exact": lambda device: nonfinite_case(device, 131, 20, 33, element="float32", precision="exact"),
     "nonfinite-fast": lambda device: nonfinite_case(device, 131, 20, 33, element="float32", precision="fast"),
     "far-rows": far_rows_case,
+    "sums": sums_case,
     "search-8": lambda device: search_case(device, 4203, 1, 3, 40),
     "search-50": lambda device: search_case(device, 4203, 7, 35, 5),
     "search-1024": lambda device: search_case(device, 99, 128, 9, 99),

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "../cupy_on_cpu/include/tensor_core.h"
+
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -86,30 +88,19 @@ inline void sim_copy_wait(int groups_left) {
     const void* from;
     while (sim_copy_next(groups_left, &to, &from)) *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 }
-inline float half_to_float(uint16_t h) { _Float16 f; memcpy(&f, &h, 2); return float(f); }
+inline float half_to_float(uint16_t h) { return tensor_core::F16::get(h, 0); }
 
-// Tensor cores: D = A B + D on fragments spread over a warp. A word of a fragment holds one tf32 or two 16-bit numbers;
-// word (row, k) of A sits in lane 4 (row % 8) + k % 4, register row / 8 + 2 (k / 4); B is the same for its 8 columns.
-struct Tf32 { static constexpr int per_word = 1; static float get(uint32_t w, int) { return __uint_as_float(w & 0xffffe000u); } };
-struct Half { static constexpr int per_word = 2; static float get(uint32_t w, int i) { return half_to_float(uint16_t(w >> 16 * i)); } };
-struct Brain { static constexpr int per_word = 2; static float get(uint32_t w, int i) { return __uint_as_float(w >> 16 * i << 16); } };
+inline uint16_t float_to_half(float x) { const _Float16 f = _Float16(x); uint16_t h; memcpy(&h, &f, 2); return h; }
+
+// D = A B + D on fragments spread over a warp.
 template <class Number> void sim_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
     const uint32_t words[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    const unsigned lane = sim_lane();
     sim_exchange(words, 6, line);
-    for (int e = 0; e < 4; ++e) {
-        const unsigned row = lane / 4 + 8 * (e / 2), column = lane % 4 * 2 + e % 2;
-        double sum = c[e];
-        for (unsigned k = 0; k < 8; ++k)
-            for (int i = 0; i < Number::per_word; ++i)
-                sum += double(Number::get(sim_word_of(row % 8 * 4 + k % 4, int(row / 8 + k / 4 * 2)), i)) *
-                       double(Number::get(sim_word_of(column * 4 + k % 4, int(4 + k / 4)), i));
-        c[e] = float(sum);
-    }
+    tensor_core::mma<Number, 4>({&c[0], &c[1], &c[2], &c[3]}, sim_lane(), sim_word_of);
 }
-#define MMA_TF32(c, a, b) sim_mma<Tf32>(c, a, b, __LINE__)
-#define MMA_F16(c, a, b) sim_mma<Half>(c, a, b, __LINE__)
-#define MMA_BF16(c, a, b) sim_mma<Brain>(c, a, b, __LINE__)
+#define MMA_TF32(c, a, b) sim_mma<tensor_core::Tf32>(c, a, b, __LINE__)
+#define MMA_F16(c, a, b) sim_mma<tensor_core::F16>(c, a, b, __LINE__)
+#define MMA_BF16(c, a, b) sim_mma<tensor_core::BF16>(c, a, b, __LINE__)
 
 // ---- exported entry points: one launch and one list of argument sizes a kernel --------------------------------------------
 template <class... Args> struct SimCall {

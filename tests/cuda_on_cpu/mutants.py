@@ -36,10 +36,12 @@ class Mutant:
 
 RACE = "ThreadSanitizer: data race"
 OVERFLOW = "heap-buffer-overflow"
+BEYOND = "heap-(buffer-overflow|use-after-free)|SEGV"
 UNWAITED = "exited with asynchronous copies under way"
 WRONG_BITS = "bits outside the error band"
 UNFLAGGED = "not flagged"
 LEAST = "least rows differ"
+CELLS = "nearest cells differ"
 BAND = "scores outside the error band"
 LANDED = "        __syncthreads();  // this tile has landed"
 
@@ -90,7 +92,11 @@ MUTANTS: dict[str, Mutant] = {
     "encode: flag raised without an atomic": Mutant("atomicOr(flag, 1)", "*flag = 1", "nonfinite-exact", "tsan", RACE),
     "mma: flag forgotten": Mutant("if (!finite) atomicOr(flag, 1);", "", "nonfinite-fast", "plain", UNFLAGGED),
     "mma: NaN of all ones rounded to zero": Mutant(
-        "FINITE || is_finite(x) ? 0x1000u : 0u", "0x1000u", "nonfinite-fast", "plain", "7fffffff at .* not flagged"
+        "(FINITE || is_finite(__uint_as_float(x[i])) ? 0x1000u : 0u)",
+        "0x1000u",
+        "nonfinite-fast",
+        "plain",
+        "7fffffff at .* not flagged",
     ),
     "mma: wrong lane joins the bits": Mutant(
         "__shfl_xor_sync(0xffffffffu, word[r], 2)",
@@ -100,13 +106,36 @@ MUTANTS: dict[str, Mutant] = {
         WRONG_BITS,
     ),
     "mma: fragment registers swapped": Mutant(
-        "8 * (r % 2)][k + quarter + 4 * (r / 2)]",
-        "8 * (r / 2)][k + quarter + 4 * (r % 2)]",
+        "a_row(lane, r)][k + 8 * n + a_word(lane, r)]",
+        "a_row(lane, r / 2 + r % 2 * 2)][k + 8 * n + a_word(lane, r / 2 + r % 2 * 2)]",
         "fast-half",
         "plain",
         WRONG_BITS,
     ),
-    "mma: low half of X dropped": Mutant("MMA_TF32(sum[i][j], a_low[i], b);", "", "near-accurate", "plain", WRONG_BITS),
+    "mma: low half of X dropped": Mutant(
+        "MMA_TF32(stage[i], a_low[n][i], b[n]);", "", "near-accurate", "plain", WRONG_BITS
+    ),
+    "mma: one accumulator for all columns": Mutant(
+        "stage[i][e] = 0.f;",
+        "stage[i][e] = sum[i][j][e], sum[i][j][e] = 0.f;",
+        "sums",
+        "plain",
+        "worse than float32",
+    ),
+    "map: barrier removed": Mutant(
+        "__syncthreads();  // every warp knows its largest", "// every warp", "map-half", "tsan", RACE
+    ),
+    "map: ties not to even": Mutant("+ (bits >> 16 & 1u)", "", "map-brain", "plain", "wrong map"),
+    "cells: barrier removed": Mutant(
+        "__syncthreads();  // the cells are complete", "// the cells are complete", "cells-12", "tsan", RACE
+    ),
+    "cells: row guard of codes removed": Mutant("if (row < n) codes", "codes", "cells-few", "asan", BEYOND),
+    "cells: row guard of rows removed": Mutant("row < n && k < width", "k < width", "cells-32", "asan", BEYOND),
+    "cells: last columns of rows not left out": Mutant("row < n && k < width", "row < n", "cells-12", "asan", OVERFLOW),
+    "cells: last columns of cells not left out": Mutant("= k < width ?", "= true ?", "cells-12", "asan", OVERFLOW),
+    "cells: ties by highest cell": Mutant("score[r] > best[r]", "score[r] >= best[r]", "cells-12", "plain", CELLS),
+    "cells: lengths of cells forgotten": Mutant("= -s->half[c]", "= 0.f", "cells-12", "plain", CELLS),
+    "cells: flag forgotten": Mutant("if (!finite) atomicOr(flag, 1);", "", "cells-few", "plain", UNFLAGGED),
     "search: barrier removed": Mutant(LANDED, "// ", "search-50", "tsan", RACE),
     "search: atomic add missing": Mutant(
         "atomicAdd(&bins[q * BINS + distance], 1u)", "bins[q * BINS + distance] += 1", "search-8", "tsan", RACE

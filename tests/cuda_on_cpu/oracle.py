@@ -20,14 +20,21 @@ def unpack(codes: np.ndarray, n_bits: int) -> np.ndarray:
 def error_band(X: np.ndarray, W: np.ndarray, *, element: str, precision: str) -> np.ndarray:
     """Bound the error of a computed x . w, (n, n_bits): a proven bound, not an estimate.
 
-    Sums of d float32 products err by (d + 1) u times the sum of |x| |w|; rounding an operand to TF32, float16 or
-    bfloat16 adds 2^-11, 2^-11 and 2^-8 of it; three TF32 passes leave out 2^-21.
+    Float32 sums of d products err by (d + 1) u times the sum of |x| |w|, u = 2^-24. A tensor core adds four products at
+    once, and cuts off up to u of the largest from each of five terms and 2 u from their sum: 7 u for each four columns.
+    Rounding an operand to TF32, float16 or bfloat16 adds 2^-11, 2^-11 and 2^-8.
+
+    Three TF32 passes start anew for each 16 columns, so 28 u in all for the products of high halves, under 1 u for the
+    small ones, and float32's error for d / 16 sums. They leave out low * low, 2^-22, and of each low half up to the 3
+    of 2^-23 that TF32 has no room for, together 2^-20.
     """
+    d = X.shape[1]
     magnitude = np.abs(X) @ np.abs(W)
-    band = (X.shape[1] + 1) * U32 * magnitude
+    band = (d + 1) * U32 * magnitude
     if precision == "accurate" and element == "float32":
-        band += 2.0**-21 * magnitude
+        band = ((d + 15) // 16 + 30) * U32 * magnitude + 2.0**-20 * magnitude
     if precision == "fast":
+        band = 7 * ((d + 3) // 4) * U32 * magnitude
         band += {"float32": 2.0**-10, "float16": 2.0**-11, "bfloat16": 2.0**-8}[element] * magnitude
         band += 2.0**-24 * np.abs(X).sum(axis=1, keepdims=True) * np.abs(W).max(axis=0)  # float16 underflow
     return band
@@ -72,6 +79,22 @@ def check_least_scores(found: tuple[np.ndarray, np.ndarray], gains: np.ndarray, 
         assert (np.diff(rows[q])[np.diff(scores[q]) == 0] > 0).all(), "ties not by lowest row"
         others = np.delete(np.arange(len(codes)), rows[q])
         assert (true[q, others] + band[q, others] >= scores[q, -1]).all(), "a lower score was left out"
+
+
+def check_cells(codes: np.ndarray, Y: np.ndarray, cells: np.ndarray, halves: np.ndarray) -> None:
+    """Assert that each byte names a cell of largest score y . c - half, within the rounding error of float32.
+
+    Scores that float32 holds exactly must come out exactly, ties by lowest cell.
+    """
+    n_bytes, _, w = cells.shape
+    assert codes.shape == (len(Y), n_bytes), "wrong shape"
+    y, c = Y.reshape(len(Y), n_bytes, w).astype(np.float64), cells.astype(np.float64)
+    scores = np.einsum("ngw,gcw->ngc", y, c) - halves
+    if not (y % 1).any() and not (c % 1).any() and not (halves % 0.5).any():
+        assert np.array_equal(codes, scores.argmax(axis=2)), "nearest cells differ"
+    sizes = np.einsum("ngw,gcw->ngc", np.abs(y), np.abs(c)) + np.abs(halves)
+    found = np.take_along_axis(scores, codes[:, :, None].astype(np.int64), 2)
+    assert (scores - found <= 2 * (w + 1) * U32 * sizes.max(axis=2, keepdims=True)).all(), "cells outside the band"
 
 
 def distances(queries: np.ndarray, codes: np.ndarray) -> np.ndarray:

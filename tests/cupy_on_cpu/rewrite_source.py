@@ -15,6 +15,7 @@ _PTX = {
     r"cp\.async\.commit_group;": "sim_cp_async_commit",
     r"cp\.async\.wait_group %0;": "sim_cp_async_wait",
     r"cvt\.f32\.f16 %0, %1;": "sim_cvt_f32_f16",
+    r"cvt\.rn\.f16\.f32 %0, %1;": "sim_cvt_rn_f16_f32",
     rf"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32 {_MMA}": "sim_mma_m16n8k8_tf32",
     rf"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32 {_MMA}": "sim_mma_m16n8k16_bf16",
     rf"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32 {_MMA}": "sim_mma_m16n8k16_f16",

@@ -15,9 +15,10 @@ import cuda_toolchain as toolchain
 import pytest
 
 from scq_gpu.kernels.cuda.asymmetric import MAX_SCORED_BYTES, AsymmetricVariant, asymmetric_variants
-from scq_gpu.kernels.cuda.encode import EncodeVariant, encode_variants
+from scq_gpu.kernels.cuda.encode import EncodeVariant, MapVariant, encode_variants
 from scq_gpu.kernels.cuda.hamming import HammingVariant, hamming_variants
 from scq_gpu.kernels.cuda.launch import THREADS, build_options, read_source
+from scq_gpu.kernels.cuda.quantize import WIDTHS, QuantizeVariant
 
 pytestmark = pytest.mark.cuda_toolchain
 needs_wheels = pytest.mark.skipif(
@@ -28,6 +29,8 @@ NVCC = shutil.which("nvcc")
 LINES = list(toolchain.NVRTC)
 ENCODE = [(v, arch) for v in encode_variants() for arch in toolchain.ARCHITECTURES if arch >= v.min_capability]
 HAMMING = [(v, arch) for v in hamming_variants() for arch in toolchain.ARCHITECTURES]
+QUANTIZE = [(QuantizeVariant(width), arch) for width in WIDTHS for arch in toolchain.ARCHITECTURES]
+MAP = [(MapVariant(element), arch) for element in ("float16", "bfloat16") for arch in toolchain.ARCHITECTURES]
 ASYMMETRIC = [(v, arch) for v in asymmetric_variants() for arch in toolchain.ARCHITECTURES]
 
 
@@ -36,6 +39,10 @@ def label(value: object) -> str:
         return f"{value.element}-{value.precision}-{value.tile_bits}"
     if isinstance(value, AsymmetricVariant):
         return f"{value.queries}queries"
+    if isinstance(value, MapVariant):
+        return value.element
+    if isinstance(value, QuantizeVariant):
+        return f"{value.width}wide"
     return f"{32 * value.n_words}bits" if isinstance(value, HammingVariant) else f"sm_{value}"
 
 
@@ -68,10 +75,28 @@ def test_encode_budget(compiled, variant, arch):
         assert budget.count("FFMA") >= 4 * budget.count("LDS"), "register tiling"
         assert budget.blocks(THREADS, variant.shared) >= (2 if arch > 75 else 1)
     else:
-        assert budget.registers <= 160
+        assert budget.registers <= 128
         assert budget.count("FFMA") == 0
         assert budget.count(r"HMMA.*TF32" if variant.element == "float32" else r"HMMA.*F32(?!\.TF32)") > 0
         assert budget.blocks(THREADS, variant.shared) >= 1
+
+
+@needs_wheels
+@pytest.mark.parametrize(("variant", "arch"), QUANTIZE, ids=label)
+def test_quantize_budget(compiled, variant, arch):
+    budget = compiled[variant, arch][variant.kernel]
+    assert budget.spills == budget.stack == 0
+    assert budget.registers <= 128
+    assert budget.count("FFMA") >= 4 * budget.count(r"LDS.*\.128") > 0, "rows share the cells that are read"
+    assert budget.blocks(THREADS, variant.shared) >= (2 if arch > 75 else 1)
+
+
+@needs_wheels
+@pytest.mark.parametrize(("variant", "arch"), MAP, ids=label)
+def test_map_budget(compiled, variant, arch):
+    budget = compiled[variant, arch]["round_map"]
+    assert budget.spills == budget.stack == 0
+    assert budget.registers <= 64
 
 
 @needs_wheels
@@ -120,7 +145,11 @@ def nvcc(source: str, options: tuple[str, ...], arch: int, folder: Path) -> None
 
 
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("variant", encode_variants() + hamming_variants() + asymmetric_variants(), ids=label)
+@pytest.mark.parametrize(
+    "variant",
+    [*encode_variants(), *hamming_variants(), *asymmetric_variants(), *map(QuantizeVariant, WIDTHS)],
+    ids=label,
+)
 def test_nvcc_compiles_the_file_as_it_lies_there(variant, tmp_path):
     nvcc(variant.source, build_options(variant), max(80, variant.min_capability), tmp_path)
 

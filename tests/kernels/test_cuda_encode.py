@@ -11,7 +11,7 @@ from cuda_on_cpu.cases import CASES, SEED, encode_case, features, finite_codes, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scq_gpu.kernels.cuda.encode import EncodeVariant, encode, encode_variant, encode_variants
+from scq_gpu.kernels.cuda.encode import EncodeVariant, encode, encode_variant, encode_variants, round_map
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
 
@@ -92,6 +92,11 @@ def test_bits_at_the_threshold(case):
     CASES[case](DEVICE)
 
 
+def test_accurate_sums_are_as_good_as_float32():
+    """One accumulator for all columns, cut off as tensor cores do, would have eight times the error."""
+    CASES["sums"](DEVICE)
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
 def test_float16_map_of_any_scale(scale):
     rng = np.random.default_rng(SEED)
@@ -100,6 +105,24 @@ def test_float16_map_of_any_scale(scale):
     W, t = W * np.float32(scale), t * np.float32(scale)
     codes = finite_codes(DEVICE, X, W, t, element="float16", precision="fast")
     assert oracle.check_codes(codes, X, W, t, element="float16", precision="fast") < 1e-2
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("d", "scale"), [(1, 1.0), (300, 1e-20), (300, 1e20), (2000, 1.0)])
+def test_map_in_float16_is_scaled_and_rounded_to_nearest(d, scale, order):
+    W, t = linear_map(np.random.default_rng(SEED), d, 5)
+    W, t = np.asarray(W * np.float32(scale), order=order), t * np.float32(scale)
+    W[:, 1] = 0.0
+    exponent = np.frexp(np.abs(W).max(axis=0))[1]
+    Wt, scaled = round_map(DEVICE, W, t, element="float16")
+    np.testing.assert_array_equal(Wt, np.ldexp(W, -exponent).T.astype(np.float16))
+    np.testing.assert_array_equal(scaled, np.ldexp(t, -exponent))
+    assert (np.abs(Wt).max(axis=1)[[0, 2, 3, 4]] >= 0.5).all()
+
+
+@pytest.mark.parametrize("case", ["map-half", "map-brain"])
+def test_ties_of_a_map_in_16_bits_go_to_even(case):
+    CASES[case](DEVICE)
 
 
 def test_map_in_either_order_and_type():

@@ -13,7 +13,8 @@ from scq_gpu.kernels import encode_linear
 from scq_gpu.kernels.cuda import asymmetric
 from scq_gpu.kernels.cuda.encode import encode_variants
 from scq_gpu.kernels.cuda.hamming import CodeSearch
-from scq_gpu.kernels.encode import PRECISIONS
+from scq_gpu.kernels.cuda.quantize import nearest_on_gpu
+from scq_gpu.kernels.encode import PRECISIONS, has_encode_kernel
 from scq_gpu.rows import stream
 from scq_gpu.search.index import HammingIndex
 
@@ -163,9 +164,48 @@ def test_encoder(cp, rows, dtype, precision):
         pytest.skip("needs compute capability 8.0")
     encoder = scq.OgE(**PARAMETERS).fit(rows)
     X = rows.astype(dtype)
+    assert has_encode_kernel(cp.asarray(X)) == (capability(cp) >= 75)
     codes = encoder.encode(cp.asarray(X), precision=precision)
     W, t = encoder.components_.T, encoder.threshold_
     oracle.check_codes(codes.get(), X, W, t, element=dtype, precision=precision)
+
+
+def test_a_device_older_than_the_kernels_says_so(cp, rows):
+    if capability(cp) >= 75:
+        pytest.skip("this device runs the kernels")
+    encoder = scq.OgE(**PARAMETERS).fit(rows)
+    with pytest.raises(RuntimeError, match=r"needs compute capability 7.5 or newer; .* has 7.*Pass precision='exact'"):
+        encoder.encode(cp.asarray(rows), precision="fast")
+
+
+@pytest.mark.parametrize(("n", "w"), [(1, 1), (2049, 12), (5000, 32)])
+def test_nearest_cells(cp, n, w):
+    if capability(cp) < 75:
+        pytest.skip("needs compute capability 7.5")
+    rng = np.random.default_rng(SEED)
+    Y, cells = rng.standard_normal((n, 5 * w), dtype=np.float32), rng.standard_normal((5, 256, w), dtype=np.float32)
+    halves = (cells * cells).sum(axis=2) / 2
+    codes, finite = nearest_on_gpu(*map(cp.asarray, (Y, cells, halves)))
+    oracle.check_cells(codes.get(), Y, cells, halves)
+    assert bool(finite)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_product_codes(cp, rows, dtype):
+    parameters = {"n_bits": 40, "max_iter": 3, "random_state": 0}
+    encoder, X = scq.OPQ(**parameters).fit(rows), rows.astype(dtype)
+    expected = encoder.encode(X)
+    codes = encoder.encode(cp.asarray(X))
+    assert isinstance(codes, cp.ndarray)
+    assert (codes.get() == expected).mean() > 0.999  # rounding may prefer another cell
+    alone = encoder.encode(cp.asarray(X[700:701]))
+    assert np.array_equal(alone[0].get(), codes[700].get())
+    fitted = scq.OPQ(**parameters).fit(cp.asarray(rows))
+    assert fitted.loss_curve_[-1] < 1.02 * encoder.loss_curve_[-1]
+    X = cp.asarray(X)
+    X[17_001, 5] = cp.nan
+    with pytest.raises(ValueError, match="first NaN at row 17001, column 5"):
+        encoder.encode(X)
 
 
 def test_encoder_rejects_nonfinite_rows(cp, rows):

@@ -11,6 +11,7 @@ from cuda_on_cpu.cases import SEED, features, linear_map
 from scq_gpu.kernels.cuda.asymmetric import asymmetric_variant, least_scores
 from scq_gpu.kernels.cuda.encode import encode, encode_variant
 from scq_gpu.kernels.cuda.hamming import Database, hamming_variant
+from scq_gpu.kernels.cuda.quantize import WIDTHS, QuantizeVariant, nearest
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the simulator needs g++")
 
@@ -84,6 +85,23 @@ def test_scores_read_codes_once_a_tile_of_queries(counting, n, n_bits, n_queries
     arrays = traffic["asymmetric_scores"]
     assert arrays == [(expected.codes, 0), (expected.gains, 0), (0, expected.keys)]
     assert traffic["asymmetric_select"] == [(5 * expected.keys, 0), (0, 4 * n_queries * k), (0, 8 * n_queries * k)]
+
+
+@pytest.mark.parametrize(("n", "n_bytes", "K", "w"), [(1030, 3, 256, 12), (700, 2, 16, 32), (5, 4, 256, 3)])
+def test_nearest_cells_read_rows_once(counting, n, n_bytes, K, w):
+    device, traffic = counting
+    rng = np.random.default_rng(SEED)
+    Y, cells = rng.standard_normal((n, n_bytes * w), dtype=np.float32), rng.standard_normal((n_bytes, K, w))
+    cells = cells.astype(np.float32)
+    halves = (cells * cells).sum(axis=2) / 2
+    codes, _ = nearest(device, Y, cells, halves)
+    oracle.check_cells(codes, Y, cells, halves)
+    variant = QuantizeVariant(next(width for width in WIDTHS if width >= w))
+    expected = formulas.quantize_traffic(variant, n, n_bytes, K, w)
+    loaded = [(expected.rows, 0), (expected.cells, 0), (expected.halves, 0)]
+    assert traffic[variant.kernel] == [*loaded, (0, expected.codes), (0, 0)]
+    assert expected.rows == Y.nbytes
+    assert expected.codes == codes.nbytes
 
 
 def test_memory_bound_bits():

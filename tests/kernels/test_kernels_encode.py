@@ -123,6 +123,19 @@ def test_encode_linear_takes_the_kernel(cupy, calls, encoder, X):
     oracle.check_codes(np.asarray(codes), X, W, t, element="float32", precision="fast")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_gpu_older_than_the_kernels_encodes_by_array_operations(cupy, calls, monkeypatch, encoder, X, dtype):
+    monkeypatch.setattr(fake_cupy.Device, "compute_capability", "70")
+    X = X.astype(dtype)
+    expected = encoder.encode(X)
+    np.testing.assert_array_equal(to_fake(encoder).encode(fake_cupy.array(X)), expected)
+    assert calls == []
+    for precision in ("fast", "accurate"):
+        message = rf"precision='{precision}' needs compute capability 7.5 or newer; .* has 7.0. Pass precision='exact'"
+        with pytest.raises(RuntimeError, match=message):
+            encoder.encode(fake_cupy.array(X), precision=precision)
+
+
 @pytest.mark.parametrize("precision", ["fast", "accurate"])
 def test_precision_without_a_gpu(encoder, X, precision):
     message = (

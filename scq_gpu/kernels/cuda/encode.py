@@ -12,6 +12,8 @@ from scq_gpu.kernels.cuda.launch import THREADS, ceil_div, element_of, in_librar
 
 Precision = Literal["exact", "accurate", "fast"]
 
+OLDEST: Final = 75
+"""Oldest architecture that the kernels are compiled for and tested on, as 10 major + minor."""
 ELEMENT_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 TILE_WIDTHS: Final = (32, 64, 128)
 
@@ -37,7 +39,7 @@ class EncodeVariant:
     @property
     def min_capability(self) -> int:
         """Return the oldest architecture, as 10 major + minor."""
-        return 75 if self.precision == "exact" or self.element == "float16" else 80
+        return OLDEST if self.precision == "exact" or self.element == "float16" else 80
 
     @property
     def tile_k(self) -> int:
@@ -86,6 +88,21 @@ class EncodeVariant:
         return ceil_div(n, self.tile_rows) * ceil_div(n_bits, self.tile_bits)
 
 
+@dataclasses.dataclass(frozen=True)
+class MapVariant:
+    """One compiled form of round_map.cu."""
+
+    element: str  # type of the features: float16 or bfloat16
+    source = "round_map.cu"
+    min_capability = OLDEST
+    shared = 4 * (THREADS // 32)
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """Return the preprocessor definitions."""
+        return (f"X_{self.element.upper()}",)
+
+
 def encode_variant(element: str, n_bits: int, precision: Precision, capability: int) -> EncodeVariant:
     """Choose the variant that encodes ``n_bits`` bits from features of type ``element``.
 
@@ -132,7 +149,7 @@ def encode(device: Any, X: Array, W: Array, t: Array, *, element: str, precision
     xp = device.xp
     (n, d), n_bits = X.shape, W.shape[1]
     variant = encode_variant(element, n_bits, precision, device.capability)
-    Wt, t = _operands(variant, W, t, xp=xp)
+    Wt, t = _operands(device, variant, W, t)
     codes = xp.empty((n, ceil_div(n_bits, 8)), dtype=xp.uint8)
     flag = xp.zeros(1, dtype=xp.int32)
     x_stride, w_stride = (A.strides[0] // A.itemsize for A in (X, Wt))
@@ -144,27 +161,23 @@ def encode(device: Any, X: Array, W: Array, t: Array, *, element: str, precision
     return codes, flag
 
 
-def _operands(variant: EncodeVariant, W: Array, t: Array, *, xp: Any) -> tuple[Array, Array]:
+def _operands(device: Any, variant: EncodeVariant, W: Array, t: Array) -> tuple[Array, Array]:
     """Return W' and t in the types that a variant multiplies, without a copy where they have them."""
-    t = xp.ascontiguousarray(t, dtype=xp.float32)
-    # `scq_gpu.kernels.encode.lay_out` has rounded W already
-    if variant.precision == "fast" and variant.element == str(W.dtype) == "float16":
-        return xp.ascontiguousarray(W.T), t
-    Wt = xp.ascontiguousarray(W.T, dtype=xp.float32)
+    xp = device.xp
     if variant.precision == "exact" or ELEMENT_BYTES[variant.element] == 4:
-        return Wt, t
-    if variant.element == "bfloat16":
-        bits = Wt.view(xp.uint32)
-        nearest_even = (bits >> np.uint32(16)) & np.uint32(1)
-        return ((bits + nearest_even + np.uint32(0x7FFF)) >> np.uint32(16)).astype(xp.uint16), t
-    return round_to_half(Wt, t, xp=xp)
+        return xp.ascontiguousarray(W.T, dtype=xp.float32), xp.ascontiguousarray(t, dtype=xp.float32)
+    # `scq_gpu.kernels.encode.lay_out` has rounded W already
+    if variant.element == str(W.dtype) == "float16":
+        return xp.ascontiguousarray(W.T), t
+    return round_map(device, W, t, element=variant.element)
 
 
-def round_to_half(Wt: Array, t: Array, *, xp: Any) -> tuple[Array, Array]:
-    """Return W' (n_bits, d) in float16, and t (n_bits,) to compare its products with.
-
-    A column and its threshold are scaled by the same power of two, which changes no bit and avoids overflow and
-    underflow.
-    """
-    _, exponent = xp.frexp(xp.max(xp.abs(Wt), axis=1))
-    return xp.ldexp(Wt, -exponent[:, None]).astype(xp.float16), xp.ldexp(t, -exponent)
+def round_map(device: Any, W: Array, t: Array, *, element: str) -> tuple[Array, Array]:
+    """Return W' (n_bits, d) in float16, or as the bits of bfloat16, and t (n_bits,) to compare its products with."""
+    xp, (d, n_bits) = device.xp, W.shape
+    W, t = xp.asarray(W, dtype=xp.float32), xp.ascontiguousarray(t, dtype=xp.float32)
+    Wt, scaled = xp.empty((n_bits, d), dtype=xp.uint16), xp.empty_like(t)
+    strides = (np.int64(stride // W.itemsize) for stride in W.strides)
+    args = (W, t, Wt, scaled, *strides, np.int32(d))
+    launch(device, MapVariant(element), "round_map", blocks=n_bits, shared=MapVariant.shared, args=args)
+    return (Wt.view(xp.float16) if element == "float16" else Wt), scaled

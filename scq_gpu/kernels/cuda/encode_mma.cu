@@ -12,9 +12,11 @@
 //   shared STAGES tiles of X and of W in a ring of asynchronous copies
 //
 // -DPASSES=1 rounds X and W to TF32. -DPASSES=3 splits each number into a high and a low TF32 half and adds
-// high*high + high*low + low*high: the error of float32 for three times the multiplications.
+// high*high + high*low + low*high: the error of float32 for three times the multiplications. Tensor cores cut off their
+// sums instead of rounding them, so each 16 columns have an accumulator of their own, which float32 additions add up.
 // Compiled with one of the -DX_ above, -DTILE_BITS, -DPASSES, -DTILE_K, -DSTAGES.
 #include "tile.cuh"
+#include "fragments.cuh"
 
 #define WARPS_DOWN 4
 #define TILE_ROWS (WARPS_DOWN * 32)
@@ -27,66 +29,118 @@ struct Stage {
     Tile<Element, TILE_BITS> w;
 };
 
-// FINITE says that there is no NaN or inf among them: rounding would turn a NaN of all ones into zero.
-template <bool FINITE, int N> __device__ __forceinline__ void split_tf32(uint32_t (&high)[N], uint32_t (&low)[N]) {
+// To the nearest TF32: 13 bits fewer. FINITE says that there is no NaN or inf among them: rounding would turn a NaN of all
+// ones into zero.
+template <bool FINITE, int N> __device__ __forceinline__ void round_tf32(uint32_t (&x)[N]) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-        const float x = __uint_as_float(high[i]);
-        const uint32_t half = FINITE || is_finite(x) ? 0x1000u : 0u;
-        high[i] = (high[i] + half) & 0xffffe000u;  // to the nearest; 13 bits fewer
-        low[i] = __float_as_uint(x - __uint_as_float(high[i]));
-    }
+    for (int i = 0; i < N; ++i)
+        x[i] = (x[i] + (FINITE || is_finite(__uint_as_float(x[i])) ? 0x1000u : 0u)) & 0xffffe000u;
 }
 
+template <bool FINITE, int N> __device__ __forceinline__ void split_tf32(uint32_t (&high)[N], uint32_t (&low)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) low[i] = high[i];
+    round_tf32<FINITE>(high);
+#pragma unroll
+    for (int i = 0; i < N; ++i) low[i] = __float_as_uint(__uint_as_float(low[i]) - __uint_as_float(high[i]));
+}
+
+template <int N>
+__device__ __forceinline__ void load_a(uint32_t (&a)[N][2][4], const Stage& s, int row, int k, int lane) {
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) a[n][i][r] = s.x.word[row + 16 * i + a_row(lane, r)][k + 8 * n + a_word(lane, r)];
+}
+
+template <int N>
+__device__ __forceinline__ void load_b(uint32_t (&b)[N][2], const Stage& s, int bit, int k, int lane) {
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) b[n][r] = s.w.word[bit + b_column(lane)][k + 8 * n + b_word(lane, r)];
+}
+
+#if PASSES == 3
 __device__ __forceinline__ void multiply(float (&sum)[2][N_OCTETS][4], const Stage& s, int warp_row, int warp_bit, int lane) {
-    const int group = lane / 4, quarter = lane % 4;
 #pragma unroll
-    for (int k = 0; k < s.x.WORDS; k += 8) {
-        uint32_t a[2][4], b[2];
-#if defined(X_FLOAT32)
-        uint32_t a_low[2][4], b_low[2];
-#endif
+    for (int k = 0; k < s.x.WORDS; k += 16) {
+        uint32_t a[2][2][4], a_low[2][2][4];
+        load_a(a, s, warp_row, k, lane);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int n = 0; n < 2; ++n)
 #pragma unroll
-            for (int r = 0; r < 4; ++r)
-                a[i][r] = s.x.word[warp_row + 16 * i + group + 8 * (r % 2)][k + quarter + 4 * (r / 2)];
-#if defined(X_FLOAT32)
-            split_tf32<false>(a[i], a_low[i]);
-#endif
-        }
+            for (int i = 0; i < 2; ++i) split_tf32<false>(a[n][i], a_low[n][i]);
 #pragma unroll
         for (int j = 0; j < N_OCTETS; ++j) {
+            uint32_t b[2][2], b_low[2][2];
+            load_b(b, s, warp_bit + 8 * j, k, lane);
+            float stage[2][4];
 #pragma unroll
-            for (int r = 0; r < 2; ++r) b[r] = s.w.word[warp_bit + 8 * j + group][k + quarter + 4 * r];
+            for (int i = 0; i < 2; ++i) {
+                split_tf32<true>(b[i], b_low[i]);
+#pragma unroll
+                for (int e = 0; e < 4; ++e) stage[i][e] = 0.f;
+            }
+#pragma unroll
+            for (int n = 0; n < 2; ++n)  // the small products first: less of them is cut off
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    MMA_TF32(stage[i], a_low[n][i], b[n]);
+                    MMA_TF32(stage[i], a[n][i], b_low[n]);
+                }
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) MMA_TF32(stage[i], a[n][i], b[n]);
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[i][j][e] += stage[i][e];
+        }
+    }
+}
+#else
+__device__ __forceinline__ void multiply(float (&sum)[2][N_OCTETS][4], const Stage& s, int warp_row, int warp_bit, int lane) {
+#pragma unroll
+    for (int k = 0; k < s.x.WORDS; k += 8) {
+        uint32_t a[1][2][4];
+        load_a(a, s, warp_row, k, lane);
 #if defined(X_FLOAT32)
-            split_tf32<true>(b, b_low);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) round_tf32<false>(a[0][i]);
+#endif
+#pragma unroll
+        for (int j = 0; j < N_OCTETS; ++j) {
+            uint32_t b[1][2];
+            load_b(b, s, warp_bit + 8 * j, k, lane);
+#if defined(X_FLOAT32)
+            round_tf32<true>(b[0]);
 #endif
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
 #if defined(X_FLOAT16)
-                MMA_F16(sum[i][j], a[i], b);
+                MMA_F16(sum[i][j], a[0][i], b[0]);
 #elif defined(X_BFLOAT16)
-                MMA_BF16(sum[i][j], a[i], b);
+                MMA_BF16(sum[i][j], a[0][i], b[0]);
 #else
-#if PASSES == 3
-                MMA_TF32(sum[i][j], a_low[i], b);
-                MMA_TF32(sum[i][j], a[i], b_low);
-#endif
-                MMA_TF32(sum[i][j], a[i], b);
+                MMA_TF32(sum[i][j], a[0][i], b[0]);
 #endif
             }
         }
     }
 }
+#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const float* __restrict__ t,
            uint8_t* __restrict__ codes, int* __restrict__ flag, int64_t n, int64_t x_stride, int64_t w_stride, int d,
            int n_bits, int x_vector, int w_vector) {
     DYNAMIC_SHARED(Stage, stages);
     const int bit_tiles = (n_bits + TILE_BITS - 1) / TILE_BITS, n_bytes = (n_bits + 7) / 8;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quarter = lane % 4;
     const int warp_row = warp % WARPS_DOWN * 32, warp_bit = warp / WARPS_DOWN * WARP_BITS;
     const int64_t row = int64_t(blockIdx.x / bit_tiles) * TILE_ROWS;
     const int bit = int(blockIdx.x % bit_tiles) * TILE_BITS;
@@ -114,22 +168,22 @@ encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const f
         multiply(sum, stages[k_tile % STAGES], warp_row, warp_bit, lane);
     }
 
-    // Lane (group, quarter) holds bits 2 quarter and 2 quarter + 1 of each octet, for rows group and group + 8. The four
-    // lanes of a group join their bits; then lane `quarter` writes byte `quarter` of the word.
+    // A lane holds two bits of each octet, for two rows of each 16. The four lanes of a row join their bits; then lane
+    // `quarter` of them writes byte `quarter` of the word.
     bool finite = true;
 #pragma unroll
     for (int j = 0; j < N_OCTETS; j += WORD_BYTES) {
-        uint32_t word[4] = {};  // rows group, group + 8, group + 16, group + 24 of the warp's 32
+        uint32_t word[4] = {};  // of rows 16 (r / 2) + c_row(lane, r % 2 * 2) of the warp's 32
 #pragma unroll
         for (int b = 0; b < WORD_BYTES; ++b)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const int k = bit + warp_bit + 8 * (j + b) + 2 * quarter + e;
+                const int k = bit + warp_bit + 8 * (j + b) + c_column(lane, e);
                 const float threshold = k < n_bits ? t[k] : 0.f;
 #pragma unroll
                 for (int r = 0; r < 4; ++r) {
                     const float product = sum[r / 2][j + b][r % 2 * 2 + e];
-                    word[r] |= uint32_t(k < n_bits && product >= threshold) << (8 * b + 2 * quarter + e);
+                    word[r] |= uint32_t(k < n_bits && product >= threshold) << (8 * b + c_column(lane, e));
                     finite &= is_finite(product);
                 }
             }
@@ -138,7 +192,7 @@ encode_mma(const Element* __restrict__ X, const Element* __restrict__ W, const f
         for (int r = 0; r < 4; ++r) {
             word[r] |= __shfl_xor_sync(0xffffffffu, word[r], 1);
             word[r] |= __shfl_xor_sync(0xffffffffu, word[r], 2);
-            const int64_t code_row = row + warp_row + group + 8 * r;
+            const int64_t code_row = row + warp_row + 16 * (r / 2) + c_row(lane, r % 2 * 2);
             if (quarter < WORD_BYTES && byte < n_bytes && code_row < n)
                 codes[code_row * n_bytes + byte] = uint8_t(word[r] >> (8 * quarter));
         }

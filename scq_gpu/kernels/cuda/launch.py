@@ -117,6 +117,11 @@ def as_cupy(x: Array) -> Array:
     return cupy.from_dlpack(x.view(torch.int16) if x.dtype == torch.bfloat16 else x)
 
 
+def capability_of(x: Array) -> int:
+    """Return 10 major + minor of the compute capability of an array's GPU."""
+    return cuda_device(as_cupy(x).device.id).capability
+
+
 def pad_columns(x: Array, k: int, fill: float, *, xp: Any) -> Array:
     """Extend a CuPy array (q, m) to k columns of which the last hold ``fill``."""
     return x if x.shape[1] == k else xp.pad(x, ((0, 0), (0, k - x.shape[1])), constant_values=fill)

@@ -34,6 +34,12 @@ __device__ __forceinline__ float half_to_float(uint16_t half) {
     return x;
 }
 
+__device__ __forceinline__ uint16_t float_to_half(float x) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+}
+
 // c += a b on tensor cores, a 16 x 8 words, b 8 words x 8 columns; a word is one tf32 or two 16-bit numbers.
 #define MMA_C(c) "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 #define MMA_AB(a, b) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])
