@@ -20,7 +20,7 @@ from scq_gpu.kernels.search import searcher
 from scq_gpu.search import index_file, multi_index
 from scq_gpu.search.ids import check_ids, check_unique, decode_ids, numbers_after, to_bytes
 from scq_gpu.search.scoring import score_queries
-from scq_gpu.search.state import State, by_distance, check_codes, lowest_first, no_answers
+from scq_gpu.search.state import State, by_distance, check_codes, no_answers
 
 
 class HammingIndex:
@@ -283,12 +283,8 @@ class HammingIndex:
             if len(state) and len(scores.gain):
                 searcher = self._engine(state.parts[0], state, distance="hamming")
                 d, rows = asymmetric.knn(scores.gain, list(state.parts), k, searcher=searcher)
-                d = d + like(scores.base, d)[:, None]
                 # Rounding may leave a distance below 0, but an inner product may be negative
-                if metric != "ip":
-                    xp = namespace(d)
-                    d = xp.where(d > 0, d, xp.zeros_like(d))
-                rows = lowest_first(d, rows)
+                d, rows = asymmetric.add_base(d, rows, scores.base, least=-np.inf if metric == "ip" else 0.0)
             else:
                 d, rows = no_answers((len(scores.gain), k), np.float32(np.inf), beside=state.parts[0])
         return d, state.to_ids(rows)
@@ -304,8 +300,7 @@ class HammingIndex:
         with on_device_of(state.parts[0]):
             searcher = self._engine(state.parts[0], state, distance="hamming")
             d, rows = asymmetric.cells(tables, list(state.parts), k, searcher=searcher)
-            d = d + like(base, d)[:, None]
-            rows = lowest_first(d, rows)
+            d, rows = asymmetric.add_base(d, rows, base)
         return d, state.to_ids(rows)
 
     def _check_encoder(self, encoder: Any) -> None:

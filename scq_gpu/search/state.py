@@ -143,16 +143,3 @@ def by_distance(query: Array, d: Array, rows: Array, *, n_queries: int, n_bits: 
     order = xp.argsort(query * (n_bits + 1) + d, stable=True)
     offsets = xp.searchsorted(query, xp.arange(n_queries + 1, dtype=query.dtype, device=device))
     return offsets, xp.take(rows, order, axis=0), xp.take(d, order, axis=0)
-
-
-def lowest_first(d: Array, rows: Array) -> Array:
-    """Return rows of ascending distances (q, k), lowest row first where rounding has made distances equal."""
-    near, found = to_host(d), to_host(rows)
-    swapped = (near[:, 1:] == near[:, :-1]) & (found[:, 1:] < found[:, :-1]) & (found[:, 1:] >= 0)
-    wrong = np.flatnonzero(swapped.any(axis=1))
-    if not wrong.size:
-        return rows
-    found = np.array(found)
-    last = np.where(found[wrong] < 0, np.iinfo(np.int64).max, found[wrong])
-    found[wrong] = np.take_along_axis(found[wrong], np.lexsort((last, near[wrong]), axis=1), axis=1)
-    return like(found, rows)
