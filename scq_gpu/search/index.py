@@ -291,8 +291,9 @@ class HammingIndex:
 
     def _search_cells(self, state: State, encoder: Any, X_query: Array, k: int, *, metric: str) -> tuple[Array, Array]:
         """Return the k nearest product codes of each float query."""
-        tables, base = (to_host(x) for x in encoder.query_tables(X_query, metric))
-        if not np.isfinite(tables).all():
+        tables, base = encoder.query_tables(X_query, metric)
+        # Those on a device are known to be finite
+        if isinstance(tables, np.ndarray) and not np.isfinite(tables).all():
             raise ValueError("distances from X_query leave the range of float32; scale queries and rows down")
         if not len(state) or not len(tables):
             d, rows = no_answers((len(tables), k), np.float32(np.inf), beside=state.parts[0])
