@@ -16,7 +16,7 @@ from scq_gpu.kernels.cuda import asymmetric
 from scq_gpu.kernels.cuda.encode import encode_variants
 from scq_gpu.kernels.cuda.hamming import CodeSearch
 from scq_gpu.kernels.encode import PRECISIONS
-from scq_gpu.rows import stream
+from scq_gpu.rows import blocks, stream
 from scq_gpu.search.index import HammingIndex
 
 pytestmark = pytest.mark.gpu
@@ -271,10 +271,12 @@ def test_index(cp):
             assert np.array_equal(x.get(), y)
 
 
-@pytest.mark.parametrize("share", [stream.SHARE_OF_FREE, 0.0], ids=["projected on the device", "projected on the host"])
-def test_streamed_fit(cp, rows, monkeypatch, share):
+@pytest.mark.parametrize("room", [True, False], ids=["projected on the device", "projected on the host"])
+def test_streamed_fit(cp, rows, monkeypatch, room):
     """Rows in host memory, through two buffers; the same sums in the same order as from device memory."""
-    monkeypatch.setattr(stream, "SHARE_OF_FREE", share)
+    if not room:
+        monkeypatch.setattr(stream, "fits", lambda n_bytes, gpu: False)
+        monkeypatch.setattr(blocks, "fits", lambda n_bytes, gpu: False)
     streamed = scq.OgE(**PARAMETERS, device="cuda").fit(rows)
     monkeypatch.undo()
     resident = scq.OgE(**PARAMETERS).fit(cp.asarray(rows))

@@ -81,7 +81,7 @@ __device__ __forceinline__ bool in_words(const uint8_t* codes, int64_t code_stri
 
 struct Table { float sum[QUERIES][16]; };  // of the four bits of a code that have one of 16 values
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
 asymmetric_scores(const uint8_t* __restrict__ codes, const float* __restrict__ gains, const uint32_t* __restrict__ allowed,
                   uint32_t* __restrict__ keys, int64_t n, int64_t code_stride, int64_t plane, int64_t chunk_items,
                   int64_t first_row, int n_bytes, int n_bits, int n_queries) {
@@ -126,7 +126,7 @@ asymmetric_scores(const uint8_t* __restrict__ codes, const float* __restrict__ g
 struct Cells { float of[QUERIES][256]; };  // of one byte
 
 // Adds up the bytes [first_byte, last_byte), which have room for their tables.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
 cell_scores(const uint8_t* __restrict__ codes, const float* __restrict__ tables, const uint32_t* __restrict__ allowed,
             uint32_t* __restrict__ keys, int64_t n, int64_t code_stride, int64_t plane, int64_t chunk_items, int64_t first_row,
             int n_bytes, int first_byte, int last_byte, int n_queries) {
@@ -163,7 +163,7 @@ cell_scores(const uint8_t* __restrict__ codes, const float* __restrict__ tables,
 struct Select {
     uint32_t bin[BINS];
     uint32_t digit, left;      // of the k-th least key; how many of the k are in its bin
-    int64_t found[WARPS][2];   // per warp: keys below the k-th, keys equal to it
+    int found[WARPS][2];       // per warp: keys below the k-th, keys equal to it
 };
 
 // The bin that holds the `left`-th key, counted from 1, and its place within the bin: by one warp, each lane a stretch.
@@ -186,31 +186,31 @@ __device__ __forceinline__ void find_bin(Select& s, int lane, uint32_t left) {
 
 // Calls visit(hits below, hits equal, key, item) for each 32 neighboring items of the warp's stretch, in order.
 template <typename Visit>
-__device__ __forceinline__ void visit_stretch(const uint32_t* keys, int64_t n, uint32_t kth, Visit visit) {
-    const int64_t stretch = (n + THREADS - 1) / THREADS * 32, begin = threadIdx.x / 32 * stretch;
-    const int64_t end = min(n, begin + stretch);
-    for (int64_t item = begin + threadIdx.x % 32; item - threadIdx.x % 32 < end; item += 32) {
+__device__ __forceinline__ void visit_stretch(const uint32_t* keys, int n, uint32_t kth, Visit visit) {
+    const int stretch = (n + THREADS - 1) / THREADS * 32, begin = int(threadIdx.x / 32) * stretch, lane = threadIdx.x % 32;
+    const int end = min(n, begin + stretch);
+    for (int item = begin + lane; item - lane < end; item += 32) {
         const uint32_t key = item < end ? keys[item] : NONE;
         visit(__ballot_sync(ALL_LANES, item < end && key < kth), __ballot_sync(ALL_LANES, item < end && key == kth), key, item);
     }
 }
 
-// The rows of the keys are given, or count up from first_row. 4 blocks a multiprocessor are enough; held to 8, NVRTC 13
+// A query has fewer than 2^31 keys. Their rows are given, or count up from first_row. 4 blocks a multiprocessor are enough; held to 8, NVRTC 13
 // spills two registers for sm_100.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
 asymmetric_select(const uint32_t* __restrict__ all_keys, const int64_t* __restrict__ rows, uint32_t* __restrict__ least,
-                  int64_t* __restrict__ ids, int64_t all, int64_t plane, int64_t piece, int64_t first_row, int pieces, int k) {
+                  int64_t* __restrict__ ids, int64_t first_row, int all, int piece, int pieces, int k) {
     DYNAMIC_SHARED(Select, s);
-    const int64_t start = blockIdx.x % pieces * piece, n = min(all, start + piece) - start;
-    const int64_t from = blockIdx.x / pieces * plane + start, to = blockIdx.x * int64_t(k);
+    const int start = int(blockIdx.x % pieces) * piece, n = min(all - start, piece), wanted = min(n, k);
+    const int64_t from = blockIdx.x / pieces * int64_t(all) + start, to = blockIdx.x * int64_t(k);
     const uint32_t* keys = all_keys + from;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wanted = int(min(n, int64_t(k)));
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t kth = 0, known = 0, left = wanted;  // the key found so far, and which of its bits are known
     for (int shift = 32 - DIGIT_BITS; known != 0xffffffffu; shift = max(shift - DIGIT_BITS, 0)) {
         for (int bin = threadIdx.x; bin < BINS; bin += THREADS) s->bin[bin] = 0;
         __syncthreads();  // empty before the first is counted
 #pragma unroll 4
-        for (int64_t item = threadIdx.x; item < n; item += THREADS) {
+        for (int item = threadIdx.x; item < n; item += THREADS) {
             const uint32_t key = keys[item];
             if ((key & known) == kth) atomicAdd(&s->bin[(key & ~known) >> shift], 1u);
         }
@@ -222,8 +222,8 @@ asymmetric_select(const uint32_t* __restrict__ all_keys, const int64_t* __restri
         known |= 0xffffffffu << shift;
     }
 
-    int64_t below = 0, equal = 0;
-    visit_stretch(keys, n, kth, [&](uint32_t hits_below, uint32_t hits_equal, uint32_t, int64_t) {
+    int below = 0, equal = 0;
+    visit_stretch(keys, n, kth, [&](uint32_t hits_below, uint32_t hits_equal, uint32_t, int) {
         below += __popc(hits_below);
         equal += __popc(hits_equal);
     });
@@ -232,14 +232,14 @@ asymmetric_select(const uint32_t* __restrict__ all_keys, const int64_t* __restri
         s->found[warp][1] = equal;
     }
     __syncthreads();  // every warp knows how many come before its own
-    below = 0, equal = wanted - int64_t(left);
+    below = 0, equal = wanted - int(left);
     for (int w = 0; w < warp; ++w) {
         below += s->found[w][0];
         equal += s->found[w][1];
     }
-    visit_stretch(keys, n, kth, [&](uint32_t hits_below, uint32_t hits_equal, uint32_t key, int64_t item) {
+    visit_stretch(keys, n, kth, [&](uint32_t hits_below, uint32_t hits_equal, uint32_t key, int item) {
         const uint32_t mine = 1u << lane, before = mine - 1;
-        const int64_t at = hits_below & mine ? below + __popc(hits_below & before) : equal + __popc(hits_equal & before);
+        const int at = hits_below & mine ? below + __popc(hits_below & before) : equal + __popc(hits_equal & before);
         if ((hits_below | hits_equal) & mine && at < wanted) {
             least[to + at] = key;
             ids[to + at] = rows ? rows[from + item] : first_row + start + item;

@@ -26,8 +26,8 @@ from scq_gpu.kernels.cuda.launch import (
 MAX_SCORED_BYTES: Final = SHARED_BYTES // 128
 """Longest code of bits that the kernels take: the tables of one query fill shared memory."""
 _PIECE = 4096
-_SELECT_SHARED = 4 * 2048 + 2 * 4 + 8 * 2 * 8
-_ORDER_SHARED = 16 * THREADS
+SELECT_SHARED: Final = 4 * 2048 + 2 * 4 + 8 * 2 * 8
+"""Shared memory of asymmetric_select; asymmetric_order takes less."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,9 +207,9 @@ def _select(
         piece = max(_PIECE, 8 * k, ceil_div(q * n, 2 * GRID))
         pieces = ceil_div(n, piece)
         least, ids = xp.empty((q, pieces * k), dtype=xp.uint32), xp.empty((q, pieces * k), dtype=xp.int64)
-        sizes = map(np.int64, (n, n, piece, first_row))
-        args = keys, NULL if rows is None else rows, least, ids, *sizes, *map(np.int32, (pieces, k))
-        launch(device, variant, "asymmetric_select", blocks=q * pieces, shared=_SELECT_SHARED, args=args)
+        numbers = np.int64(first_row), *map(np.int32, (n, piece, pieces, k))
+        args = keys, NULL if rows is None else rows, least, ids, *numbers
+        launch(device, variant, "asymmetric_select", blocks=q * pieces, shared=SELECT_SHARED, args=args)
         if pieces == 1:
             return least, ids
         keys, rows, n = least, ids, pieces * k
@@ -223,5 +223,5 @@ def _ordered(
     found = out or (xp.empty((q, k), dtype=xp.float32), xp.empty((q, k), dtype=xp.int64))
     args = keys, scores, base, rows, *found, np.int32(k), np.float32(least)
     blocks = q * ceil_div(k, THREADS)
-    launch(device, AsymmetricVariant(1), "asymmetric_order", blocks=blocks, shared=_ORDER_SHARED, args=args)
+    launch(device, AsymmetricVariant(1), "asymmetric_order", blocks=blocks, shared=16 * THREADS, args=args)
     return found

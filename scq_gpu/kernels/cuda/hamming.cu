@@ -22,6 +22,7 @@
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define ITEMS 4
+#define BLOCKS (N_WORDS > 16 ? 2 : 4)              // of a multiprocessor; left to itself, NVRTC aims at more and spills
 #define BINS (32 * N_WORDS + 1)
 #define ALL_LANES 0xffffffffu
 #if QUERIES_PER_WARP
@@ -197,7 +198,7 @@ struct TopK {
 };
 
 // counts (n_queries, chunks, BINS) uint32: how many items of the chunk are at each distance
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 hamming_count(CODES, uint32_t* __restrict__ counts) {
     DYNAMIC_SHARED(TopK, s);
     const Codes codes = GIVEN_CODES;
@@ -232,7 +233,7 @@ struct Plan {
 
 // One block a query. counts becomes places (cut off at k) for all distances that are needed; radius (n_queries,) int32 is
 // the largest of them. Each warp takes a stretch of chunks. What is missing of k results is filled with no_distance, -1.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 hamming_plan(uint32_t* __restrict__ counts, int* __restrict__ radius, int* __restrict__ distances, int64_t* __restrict__ ids,
              int chunks, int k, int no_distance) {
     DYNAMIC_SHARED(Plan, s);
@@ -293,7 +294,7 @@ hamming_plan(uint32_t* __restrict__ counts, int* __restrict__ radius, int* __res
 }
 
 // distances (n_queries, k) int32 and ids (n_queries, k) int64, by distance and then by id
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 hamming_collect(CODES, const uint32_t* __restrict__ places, const int* __restrict__ radius, int* __restrict__ distances,
                 int64_t* __restrict__ ids, int k) {
     DYNAMIC_SHARED(TopK, s);
@@ -339,7 +340,7 @@ hamming_collect(CODES, const uint32_t* __restrict__ places, const int* __restric
 }
 
 // counts (n_queries, chunks) int64: how many items of the chunk lie within the radius
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 hamming_range_count(CODES, int64_t* __restrict__ counts, int radius) {
     DYNAMIC_SHARED(Scan, s);
     const Codes codes = GIVEN_CODES;
@@ -368,7 +369,7 @@ hamming_range_count(CODES, int64_t* __restrict__ counts, int radius) {
 }
 
 // places (n_queries, chunks) int64: where the hits of a chunk begin; distances int32 and ids int64, per query by id
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 hamming_range_collect(CODES, const int64_t* __restrict__ places, int* __restrict__ distances, int64_t* __restrict__ ids,
                       int radius) {
     DYNAMIC_SHARED(Scan, s);
