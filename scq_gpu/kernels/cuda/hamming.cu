@@ -22,7 +22,7 @@
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define ITEMS 4
-#define BLOCKS (N_WORDS > 16 ? 2 : 4)              // of a multiprocessor; left to itself, NVRTC aims at more and spills
+#define BLOCKS (N_WORDS > 16 && QUERIES_PER_WARP ? 2 : 4)  // of a multiprocessor; left to itself, NVRTC aims at more and spills
 #define BINS (32 * N_WORDS + 1)
 #define ALL_LANES 0xffffffffu
 #if QUERIES_PER_WARP
@@ -165,7 +165,7 @@ struct Step {
             open[j] = open_items(codes, place, item + 32 * j);
             distance[j] = 0;
         }
-#pragma unroll
+#pragma unroll 8
         for (int w = 0; w < N_WORDS; ++w) {
             const uint32_t* words = codes.database + w * codes.plane + item + place.lane;
             uint32_t code[ITEMS];
