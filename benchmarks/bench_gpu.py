@@ -128,24 +128,28 @@ def bench_search(cp: ModuleType, n: int, memory: float) -> None:
         for n_queries, k in ((1, 100), (32, 100), (1000, 100), (32, 2048)):
             queries = cp.asarray(rng.integers(0, 256, (n_queries, n_bytes), dtype=np.uint8))
             time = seconds(engine.knn, queries, [codes], k, n_bits=8 * n_bytes)
-            rate = 2 * scan_bytes(hamming_variant(n_bytes), n, n_queries)[0] / time
+            rate = 2 * scan_bytes(hamming_variant(n_bytes, n_queries), n, n_queries)[0] / time
             cells = (8 * n_bytes, n_queries, k, f"{1e3 * time:.3f}", f"{n_queries / time:.0f}", f"{rate / 1e9:.0f}")
             others = [other_search(name, codes, queries, k) for name in ("Faiss", "cuVS")]
             print_row(*cells, f"{rate / memory:.0%}", *others)
 
 
 def bench_asymmetric(cp: ModuleType, n: int) -> None:
-    print(f"\nasymmetric top-k (float queries against bits): n = {n}\n")
-    print("| bits | queries | k | ms | queries/s | scores/s, billions |")
-    print("|---|---|---|---|---|---|")
+    print(f"\nfloat queries against codes, tables on the device: n = {n}\n")
+    print("| codes | bits | queries | k | ms | queries/s | scores/s, billions |")
+    print("|---|---|---|---|---|---|---|")
     rng = np.random.default_rng(0)
     for n_bytes in (8, 16, 32):
         codes = cp.asarray(rng.integers(0, 256, (n, n_bytes), dtype=np.uint8))
         for n_queries, k in ((1, 100), (32, 100), (256, 100)):
-            gain = rng.standard_normal((n_queries, 8 * n_bytes)).astype(np.float32)
-            took = seconds(asymmetric.knn, gain, [codes], k)
-            rates = f"{n_queries / took:.0f}", f"{n * n_queries / took / 1e9:.1f}"
-            print_row(8 * n_bytes, n_queries, k, f"{1e3 * took:.3f}", *rates)
+            for kind, search, width in (
+                ("bits", asymmetric.knn, (8 * n_bytes,)),
+                ("cells", asymmetric.cells, (n_bytes, 256)),
+            ):
+                terms = cp.asarray(rng.standard_normal((n_queries, *width), dtype=np.float32))
+                took = seconds(search, terms, [codes], k)
+                rates = f"{n_queries / took:.0f}", f"{n * n_queries / took / 1e9:.1f}"
+                print_row(kind, 8 * n_bytes, n_queries, k, f"{1e3 * took:.3f}", *rates)
 
 
 def bench_cells(cp: ModuleType, n: int) -> None:

@@ -37,12 +37,12 @@ def make_rows(path: Path, n: int) -> np.ndarray:
 
 
 def times(function, rounds: int) -> np.ndarray:
-    """Call a function with the number of the round, and return milliseconds."""
-    function(-1)
+    """Call a function with the number of the round, from 1 on, and return milliseconds."""
+    function(0)
     found = np.empty(rounds)
     for i in range(rounds):
         start = time.perf_counter()
-        function(i)
+        function(i + 1)
         found[i] = time.perf_counter() - start
     return 1000 * found
 
@@ -84,72 +84,59 @@ def of_threads(search, queries: int, threads: int = 8) -> float:
     return threads * queries / (time.perf_counter() - start)
 
 
+def print_head(what: str, found: np.ndarray, truth: np.ndarray) -> None:
+    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
+    print(f"\n| {what}, recall of the 10 nearest {recall:.3f} | p50, ms | p99, ms |\n| --- | --- | --- |")
+
+
 def measure_ours(X: np.ndarray, Q: np.ndarray, truth: np.ndarray, folder: Path, rounds: int) -> None:
     encoder = scq.OgE(BITS, random_state=0).fit(np.asarray(X[:100_000]))
     start = time.perf_counter()
     index = scq.VectorIndex(X, encoder=encoder, ids=np.arange(len(X)) + 5)
-    print(f"\nVectorIndex of {len(X):,} rows: built in {time.perf_counter() - start:.1f} s, {index.bytes_per_row} bytes")
-    found = np.stack([index.search(q, K)[1] for q in Q[: len(truth)]]) - 5
-    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
-    print(f"recall of the 10 nearest: {recall:.3f}\n\n| VectorIndex | p50, ms | p99, ms |\n| --- | --- | --- |")
+    built = time.perf_counter() - start
+    print_head("VectorIndex", np.stack([index.search(q, K)[1] for q in Q[: len(truth)]]) - 5, truth)
     codes = scq.HammingIndex(encoder.encode(X), BITS)
-    show("the codes alone: 200 nearest to one float query", times(lambda i: codes.search_asymmetric(encoder, Q[i : i + 1], CANDIDATES) if i >= 0 else codes.search_asymmetric(encoder, Q[:1], CANDIDATES), rounds))  # fmt: skip
+    show("codes alone, 200 nearest", times(lambda i: codes.search_asymmetric(encoder, Q[i][None], CANDIDATES), rounds))
     show("one query", times(lambda i: index.search(Q[i], K), rounds))
     show("one query while 1,000 rows a second are added", while_adding(index, Q, rounds))
     show("32 queries", times(lambda i: index.search(Q[:32], K), max(5, rounds // 20)))
-    rng = np.random.default_rng(1)
-    tenth = rng.choice(len(X), len(X) // 10, replace=False) + 5
+    tenth = np.random.default_rng(1).choice(len(X), len(X) // 10, replace=False) + 5
     selection, mask = index.select(tenth), np.isin(index.ids, tenth)
     show("one query, a tenth of the rows selected", times(lambda i: index.search(Q[i], K, allowed=selection), rounds))
     show("one query, the tenth as a mask", times(lambda i: index.search(Q[i], K, allowed=mask), rounds // 4))
-    show("add one row", times(lambda i: index.add(Q[i : i + 1] if i >= 0 else Q[:1], ids=[2 * 10**9 + i + 1]), rounds))
-    show("update one row", times(lambda i: index.update([5 + 7 * (i + 1)], Q[:1]), rounds))
-    show("remove one row", times(lambda i: index.remove([2 * 10**9 + i + 1]), rounds))
+    show("add one row", times(lambda i: index.add(Q[i][None], ids=[2 * 10**9 + i]), rounds))
+    show("update one row", times(lambda i: index.update([5 + 7 * i], Q[:1]), rounds))
+    show("remove one row", times(lambda i: index.remove([2 * 10**9 + i]), rounds))
     many, more = np.arange(10_000) + 3 * 10**9, np.asarray(X[:10_000])
-    show("add 10,000 rows", times(lambda i: index.add(more, ids=many + 10_000 * (i + 1)), 3))
+    show("add 10,000 rows", times(lambda i: index.add(more, ids=many + 10_000 * i), 3))
     show("update 10,000 rows", times(lambda i: index.update(many, more), 3))
-    show("remove 10,000 rows", times(lambda i: index.remove(many + 10_000 * (i + 1)), 3))
+    show("remove 10,000 rows", times(lambda i: index.remove(many + 10_000 * i), 3))
+    os.environ["SCQ_NUM_THREADS"] = "1"
     with threadpool_limits(1):
-        os.environ["SCQ_NUM_THREADS"] = "1"
-        print(f"\n8 threads, one query at a time: {of_threads(lambda i: index.search(Q[i % len(Q)], K), rounds // 4):,.0f} queries/s")  # fmt: skip
-        del os.environ["SCQ_NUM_THREADS"]
-    del index
+        rate = of_threads(lambda i: index.search(Q[i % len(Q)], K), rounds // 4)
+    del os.environ["SCQ_NUM_THREADS"]
     index = scq.VectorIndex(X, encoder=encoder)
     index.save(folder / "index")
-    load = times(lambda i: scq.VectorIndex.load(folder / "index"), 5)
-    print(f"load: {np.median(load):.0f} ms; file {os.path.getsize(folder / 'index') / 1e6:.1f} MB, vectors in their own file")
+    load = np.median(times(lambda i: scq.VectorIndex.load(folder / "index"), 5))
+    size = os.path.getsize(folder / "index") / len(X)
+    print(f"\n8 threads, one query at a time: {rate:,.0f} queries/s. Built in {built:.1f} s, encoder apart. Loaded in")
+    print(f"{load:.0f} ms. {index.bytes_per_row} bytes per row in memory, {size:.1f} in the file, beside the vectors.")
 
 
 def measure_faiss(X: np.ndarray, Q: np.ndarray, truth: np.ndarray, rounds: int) -> None:
     import faiss
 
     faiss.omp_set_num_threads(THREADS)
-    quick = faiss.index_factory(D, f"OPQ{BITS // 4}_{BITS * 2},PQ{BITS // 4}x4fs")
+    quick, flat = faiss.index_factory(D, f"OPQ{BITS // 4}_{BITS * 2},PQ{BITS // 4}x4fs"), faiss.IndexFlatL2(D)
     quick.train(np.asarray(X[:65_536]))
     for start in range(0, len(X), 100_000):
-        quick.add(np.asarray(X[start : start + 100_000]))
-    flat = faiss.IndexFlatL2(D)
-    for start in range(0, len(X), 100_000):
-        flat.add(np.asarray(X[start : start + 100_000]))
+        for part in (quick, flat):
+            part.add(np.asarray(X[start : start + 100_000]))
     refined = faiss.IndexRefine(quick, flat)
     refined.k_factor = CANDIDATES / K
-    found = refined.search(Q[: len(truth)], K)[1]
-    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
-    print(f"\nrecall of the 10 nearest: {recall:.3f}\n\n| Faiss {faiss.__version__}, PQ fast scan refined | p50, ms | p99, ms |\n| --- | --- | --- |")  # fmt: skip
-    show("one query", times(lambda i: refined.search(Q[i : i + 1] if i >= 0 else Q[:1], K), rounds))
+    print_head(f"Faiss {faiss.__version__}, PQ fast scan refined", refined.search(Q[: len(truth)], K)[1], truth)
+    show("one query", times(lambda i: refined.search(Q[i][None], K), rounds))
     show("32 queries", times(lambda i: refined.search(Q[:32], K), max(5, rounds // 20)))
-    tenth = np.random.default_rng(1).choice(len(X), len(X) // 10, replace=False)
-    selector = faiss.IDSelectorBatch(tenth)
-    flags = np.zeros(len(X), dtype=bool)
-    flags[tenth] = True
-    bitmap = faiss.IDSelectorBitmap(np.packbits(flags, bitorder="little"))
-    del selector
-    parameters = faiss.SearchParametersPQ(sel=bitmap) if hasattr(faiss, "SearchParametersPQ") else None
-    try:
-        flat.search(Q[:1], K, params=faiss.SearchParameters(sel=bitmap))
-        show("exact, a tenth of the rows selected", times(lambda i: flat.search(Q[:1], K, params=faiss.SearchParameters(sel=bitmap)), 5))  # fmt: skip
-    except (RuntimeError, TypeError) as error:
-        print(f"a filter: {error}; {parameters}")
     show("add one row", times(lambda i: refined.add(Q[:1]), rounds))
 
 
@@ -170,7 +157,7 @@ def measure_turbovec(X: np.ndarray, Q: np.ndarray, rounds: int) -> None:
     index = IdMapIndex(D, 2)
     index.add(np.asarray(X), np.arange(len(X), dtype=np.uint64))
     print("\n| turbovec, 2 bits per dimension | p50, ms | p99, ms |\n| --- | --- | --- |")
-    show("one query", times(lambda i: index.search(Q[i : i + 1] if i >= 0 else Q[:1], K), rounds))
+    show("one query", times(lambda i: index.search(Q[i][None], K), rounds))
 
 
 def main() -> None:
@@ -204,7 +191,8 @@ def nearest(X: np.ndarray, Q: np.ndarray) -> np.ndarray:
     for start in range(0, len(X), 100_000):
         some = np.asarray(X[start : start + 100_000])
         d = (some**2).sum(1)[None] - 2 * Q @ some.T
-        d, rows = np.concatenate([best_d, d], axis=1), np.concatenate([best, np.tile(np.arange(len(some)) + start, (len(Q), 1))], axis=1)  # fmt: skip
+        numbers = np.broadcast_to(np.arange(len(some)) + start, d.shape)
+        d, rows = np.concatenate([best_d, d], axis=1), np.concatenate([best, numbers], axis=1)
         order = np.argpartition(d, K, axis=1)[:, :K]
         best_d, best = np.take_along_axis(d, order, axis=1), np.take_along_axis(rows, order, axis=1)
     return best

@@ -85,15 +85,16 @@ def encode_traffic(variant: EncodeVariant, n: int, d: int, n_bits: int) -> Encod
 
 
 def scan_bytes(variant: HammingVariant, n: int, n_queries: int) -> tuple[int, int]:
-    """Count the bytes that one walk over the database loads: from the database, and from the queries."""
-    plane = ceil_div(n, 4) * 4
+    """Count the bytes that one walk over the database loads: from the database, and from queries of whole words."""
+    # tiles are copied 16 bytes at a time; the variant for a few queries reads its items alone
+    plane = n if variant.few else ceil_div(n, 4) * 4
     database = 4 * variant.n_words * plane * ceil_div(n_queries, variant.queries)
-    return database, 4 * variant.n_words * n_queries * variant.chunks(n)
+    return database, 4 * variant.n_words * n_queries * variant.chunks(n, n_queries)
 
 
 @dataclasses.dataclass(frozen=True)
 class AsymmetricTraffic:
-    """What scoring n codes for some queries, and selecting the k least scores of each, moves.
+    """What scoring n codes for some queries moves, and selecting the k least scores of each from one piece.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def asymmetric_traffic(
     variant: AsymmetricVariant, n: int, n_bytes: int, n_bits: int, n_queries: int
 ) -> AsymmetricTraffic:
     """Count one block of rows and queries: codes once for each tile of queries."""
-    tiles, chunks = ceil_div(n_queries, variant.queries), ceil_div(n, variant.chunk_items)
+    tiles, chunks = ceil_div(n_queries, variant.queries), ceil_div(n, variant.chunk_items(n, n_queries))
     return AsymmetricTraffic(
         codes=n * n_bytes * tiles,
         gains=4 * n_bits * n_queries * chunks,

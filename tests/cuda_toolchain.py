@@ -197,10 +197,11 @@ def print_issue() -> None:
 
 def print_budgets() -> None:
     """Print a line for every kernel: what it takes on each architecture; ratios and counts are the smallest of them."""
-    from scq_gpu.kernels.cuda.asymmetric import MAX_SCORED_BYTES, AsymmetricVariant, asymmetric_variants
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from scq_gpu.kernels.cuda.asymmetric import SELECT_SHARED, AsymmetricVariant, asymmetric_variants
     from scq_gpu.kernels.cuda.encode import EncodeVariant, encode_variants
     from scq_gpu.kernels.cuda.hamming import hamming_variants
-    from scq_gpu.kernels.cuda.launch import THREADS, build_options, read_source
+    from scq_gpu.kernels.cuda.launch import SHARED_BYTES, THREADS, build_options, read_source
     from scq_gpu.kernels.cuda.quantize import WIDTHS, QuantizeVariant
 
     line = max(NVRTC)
@@ -221,11 +222,11 @@ def print_budgets() -> None:
             elif isinstance(variant, QuantizeVariant):
                 label, shared = f"nearest_cells, cells of {variant.width}", variant.shared
             elif isinstance(variant, AsymmetricVariant):
-                widest = MAX_SCORED_BYTES // variant.queries
-                shared = dict(zip(variant.kernels, variant.shared(widest), strict=True))[name]
-                label = f"{name}, {8 * widest} bits"
+                label, shared = name, SHARED_BYTES if name.endswith("scores") else SELECT_SHARED
+                label += f", {variant.queries} queries" if name.endswith("scores") else ""
             else:
-                label, shared = f"{name}, {32 * variant.n_words} bits", variant.kernels[name]
+                few = ", few queries" if variant.few else ""
+                label, shared = f"{name}, {32 * variant.n_words} bits{few}", variant.kernels[name]
             missing = ["-"] * (len(ARCHITECTURES) - len(found))
             registers = " ".join([*missing, *(str(b.registers) for b in found)])
             blocks = " ".join([*missing, *(str(b.blocks(THREADS, shared)) for b in found)])

@@ -314,15 +314,16 @@ def block_bytes(x: Array) -> int:
     # On a CPU, 4 MiB stay in a core's share of L3 between two products
     if gpu is None:
         return 4 << 20
-    # With 128 MiB, driver calls take under 5 % of the time to copy a block (benchmarks/kernel_counts.py). A 24th of the
-    # free memory is the limit, as two blocks are under way from the host and a pass makes copies and products of each.
-    return min(128 << 20, gpu.free_bytes() // 24)
+    # With 128 MiB, driver calls take under 5 % of the time to copy a block (benchmarks/kernel_counts.py)
+    return min(128 << 20, gpu.total_bytes // 48)
 
 
 def affordable(x: Array, items: int, *, bytes_each: int) -> int:
-    """Return how many of ``items`` fit in a quarter of the memory free on x's GPU, at least one."""
+    """Return how many of ``items``, at least one, have twice their memory granted on x's GPU."""
     gpu = cuda_device_of(x)
-    return items if gpu is None else max(1, min(items, gpu.free_bytes() // (4 * bytes_each)))
+    while gpu is not None and items > 1 and not gpu.grants(2 * items * bytes_each):
+        items //= 2
+    return items
 
 
 def cuda_device_of(x: Array) -> CudaDevice | None:
@@ -376,14 +377,25 @@ class CudaDevice:
         """Return the address of the first element of x."""
         return int(x.data.ptr)
 
-    def free_bytes(self) -> int:
-        """Return the bytes that can be allocated: free ones of the driver, and unused ones of CuPy's pool."""
+    @functools.cached_property
+    def total_bytes(self) -> int:
+        """Return the size of the memory."""
         with self.current():
-            free = self.xp.cuda.runtime.memGetInfo()[0]
-            return int(free + self.xp.get_default_memory_pool().free_bytes())
+            return int(self.xp.cuda.runtime.memGetInfo()[1])
+
+    def grants(self, n_bytes: int) -> bool:
+        """Ask the allocator, which may be the user's, for that much memory, and give it back.
+
+        The driver's count of free bytes knows nothing of pools and their limits.
+        """
+        try:
+            self.empty((n_bytes,), np.uint8)
+        except MemoryError:
+            return False
+        return True
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return device memory from CuPy's pool; earlier work may still be reading its old content."""
+        """Return device memory from CuPy's allocator; earlier work may still be reading its old content."""
         with self.current():
             return self.xp.empty(shape, dtype)
 

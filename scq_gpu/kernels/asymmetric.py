@@ -7,12 +7,13 @@ of 16 entries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, from_host, is_row_major, namespace, row_slices, runs_kernels
+from scq_gpu._core.arrays import Array, is_row_major, like, namespace, row_slices, runs_kernels, to_host
 from scq_gpu.kernels import native
 from scq_gpu.kernels.cuda import asymmetric as cuda
 from scq_gpu.kernels.hamming import Nearest, code_blocks, queries_at_once
@@ -27,41 +28,73 @@ def engine(codes: Array) -> str:
     return "native" if native.runs_native(codes) else "arrays"
 
 
-def knn(gain: np.ndarray, parts: list[Array], k: int, *, searcher: Any = None) -> tuple[Array, Array]:
+def knn(
+    gain: Array, parts: list[Array], k: int, *, allowed: Array | None = None, searcher: Any = None
+) -> tuple[Array, Array]:
     """Find the rows of least score for gains (q, n_bits): scores (q, k) float32 and rows (q, k) int64.
 
     Ascending, lowest row first inside a tie, padded with inf and -1; in the namespace and on the device of the codes.
-    ``searcher`` is that of `kernels.search` for these codes, if the caller keeps one.
+    Gains are anywhere; those that are beside the codes do not leave their device. ``allowed`` is a bitset of the rows
+    that may be found. ``searcher`` is that of `kernels.search` for these codes, if the caller keeps one.
     """
     codes = parts[0]
     chosen = engine(codes)
     if chosen == "cuda":
-        return cuda.knn(gain, parts, k)
-    entries = nibble_tables(gain, codes.shape[1])
+        return cuda.knn(gain, parts, k, allowed)
+    entries = nibble_tables(to_host(gain), codes.shape[1])
     if chosen == "native":
         return (searcher or native.CodeSearch.of(parts)).least(entries, k)
     return _add_up(lambda block: byte_tables(entries[block]), len(gain), parts, k)
 
 
-def cells(tables: np.ndarray, parts: list[Array], k: int, *, keep: int, searcher: Any = None) -> tuple[Array, Array]:
+def cells(
+    tables: Array,
+    parts: list[Array],
+    k: int,
+    *,
+    keep: int = 1 << 62,
+    allowed: Array | None = None,
+    searcher: Any = None,
+) -> tuple[Array, Array]:
     """Find the rows of least score among product codes, from tables (q, bytes, 256): scores and rows as from `knn`.
 
     On processors without an instruction that looks up 64 cells at once (AVX-512 VBMI), the native core scores about
     ``keep`` of the rows: those whose groups of cells, the high nibbles, are nearest. All rows are scored everywhere
     else.
     """
-    if engine(parts[0]) == "native":
-        return (searcher or native.CodeSearch.of(parts)).cells(tables, k, keep=keep)
-    return _add_up(lambda block: tables[block], len(tables), parts, k)
+    chosen = engine(parts[0])
+    if chosen == "cuda":
+        return cuda.cells(tables, parts, k, allowed)
+    if chosen == "native":
+        return (searcher or native.CodeSearch.of(parts)).cells(to_host(tables), k, keep=keep)
+    return _add_up(lambda block: tables[block, :, :], tables.shape[0], parts, k)
 
 
-def _add_up(tables_of: Callable[[slice], np.ndarray], q: int, parts: list[Array], k: int) -> tuple[Array, Array]:
+def add_base(scores: Array, rows: Array, base: Array, *, least: float = -math.inf) -> tuple[Array, Array]:
+    """Make distances of ascending scores (q, k), by adding those of the queries (q,), and at least ``least``.
+
+    Rounding may make distances equal whose scores are not: the lowest row then comes first.
+    """
+    if runs_kernels(scores):
+        return cuda.add_base(scores, rows, base, least=least)
+    near, found = to_host(scores) + to_host(base)[:, None], to_host(rows)
+    near = np.maximum(near, np.float32(least))
+    swapped = (near[:, 1:] == near[:, :-1]) & (found[:, 1:] < found[:, :-1]) & (found[:, 1:] >= 0)
+    wrong = np.flatnonzero(swapped.any(axis=1))
+    if wrong.size:
+        found = np.array(found)
+        last = np.where(found[wrong] < 0, np.iinfo(np.int64).max, found[wrong])
+        found[wrong] = np.take_along_axis(found[wrong], np.lexsort((last, near[wrong]), axis=1), axis=1)
+    return like(near, scores), like(found, scores)
+
+
+def _add_up(tables_of: Callable[[slice], Array], q: int, parts: list[Array], k: int) -> tuple[Array, Array]:
     """Score all rows in array operations, from tables (queries, bytes, 256) of some of the q queries at a time."""
     codes, n = parts[0], sum(part.shape[0] for part in parts)
     xp = namespace(codes)
     answers = []
     for block in row_slices(q, queries_at_once(codes, min(k, n) + _BLOCK_ROWS)):
-        tables = from_host(tables_of(block), xp=xp, device=device_of(codes))
+        tables = like(tables_of(block), codes)
         nearest = Nearest(k, xp=xp)
         for some, first in code_blocks(parts, _BLOCK_ROWS):
             numbers = xp.astype(some, xp.int64)

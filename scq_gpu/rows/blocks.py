@@ -127,9 +127,17 @@ class Rows:
         # blocks of X are views, already on the device and in the float type of the work
         self.in_place: bool = self.in_memory and not self._streams and self._same_type
         self._row_bytes: int = X.shape[1] * self.xp.finfo(self.dtype).bits // 8
-        self.block_rows: int = max(128, block_bytes(sample) // self._row_bytes)
         self._held: list[Array] | None = None  # all blocks of X, on the device
         self._moments: Moments | None = X.known_moments if isinstance(X, RowSource) else None
+
+    @functools.cached_property
+    def block_rows(self) -> int:
+        """Return the height of a block: on a GPU, one of which eight have room, for buffers, copies and products."""
+        height = max(128, block_bytes(self.sample) // self._row_bytes)
+        if self.gpu is not None:
+            while height > 128 and not self.gpu.grants(8 * min(height, self.shape[0]) * self._row_bytes):
+                height = max(128, min(height, self.shape[0]) // 2)
+        return height
 
     def blocks(self, size: int | None = None) -> Iterator[Array]:
         """Yield the rows, ``size`` at a time, ready for products; a block may be overwritten by the one after next."""

@@ -15,12 +15,12 @@ import numpy as np
 from scq_gpu._core.arrays import Array, block_bytes, join_pieces
 
 SHARE_OF_FREE: Final = 0.6
-"""Part of the free memory that kept rows may take; the rest is for the products of a pass."""
+"""Part of the memory to be had that kept rows may take; the rest is for the products of a pass."""
 
 
 def fits(n_bytes: int, gpu: Any) -> bool:
     """Tell if rows of that size may stay on the device."""
-    return bool(n_bytes <= SHARE_OF_FREE * gpu.free_bytes())
+    return bool(gpu.grants(int(n_bytes / SHARE_OF_FREE)))
 
 
 def keep_rows(blocks: Iterable[Array], n_bytes: int, gpu: Any) -> tuple[list[Array], Any]:

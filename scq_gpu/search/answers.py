@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, device_of, like, namespace, on_device_of, to_host
+from scq_gpu._core.arrays import Array, device_of, like, namespace, on_device_of
+from scq_gpu.kernels.asymmetric import add_base
 from scq_gpu.search.columns import Codes
 from scq_gpu.search.scoring import score_queries
 
@@ -20,8 +22,9 @@ def search_floats(
     """
     product_codes = hasattr(encoder, "query_tables")
     if product_codes:
-        terms, base = (to_host(x) for x in encoder.query_tables(X_query, metric))
-        if not np.isfinite(terms).all():
+        terms, base = encoder.query_tables(X_query, metric)
+        # Those on a device are known to be finite
+        if isinstance(terms, np.ndarray) and not np.isfinite(terms).all():
             raise ValueError("distances from X_query leave the range of float32; scale queries and rows down")
     else:
         terms, base = score_queries(encoder, X_query, metric=metric)
@@ -33,12 +36,8 @@ def search_floats(
             d, places = codes.cells(terms, k, allowed, keep=max(n // 20, 20 * k))
         else:
             d, places = codes.least(terms, k, allowed)
-        d = d + like(base, d)[:, None]
         # Rounding may leave a distance below 0, but an inner product may be negative
-        if metric != "ip" and not product_codes:
-            xp = namespace(d)
-            d = xp.where(d > 0, d, xp.zeros_like(d))
-        return d, lowest_first(d, places)
+        return add_base(d, places, base, least=-math.inf if metric == "ip" or product_codes else 0.0)
 
 
 def no_answers(shape: tuple[int, int], padding: np.generic, *, beside: Array) -> tuple[Array, Array]:
@@ -55,16 +54,3 @@ def by_distance(query: Array, d: Array, places: Array, *, n_queries: int, n_bits
     order = xp.argsort(query * (n_bits + 1) + d, stable=True)
     offsets = xp.searchsorted(query, xp.arange(n_queries + 1, dtype=query.dtype, device=device))
     return offsets, xp.take(places, order, axis=0), xp.take(d, order, axis=0)
-
-
-def lowest_first(d: Array, places: Array) -> Array:
-    """Return places of ascending distances (q, k), the lowest first where rounding has made distances equal."""
-    near, found = to_host(d), to_host(places)
-    swapped = (near[:, 1:] == near[:, :-1]) & (found[:, 1:] < found[:, :-1]) & (found[:, 1:] >= 0)
-    wrong = np.flatnonzero(swapped.any(axis=1))
-    if not wrong.size:
-        return places
-    found = np.array(found)
-    last = np.where(found[wrong] < 0, np.iinfo(np.int64).max, found[wrong])
-    found[wrong] = np.take_along_axis(found[wrong], np.lexsort((last, near[wrong]), axis=1), axis=1)
-    return like(found, places)

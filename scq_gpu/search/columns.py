@@ -222,7 +222,7 @@ class ArrayCodes:
 
     def __init__(self, parts: tuple[Array, ...], distance: str) -> None:
         self._parts, self._distance = parts, distance
-        self._made: dict[str, Any] = {}  # what searches made of the codes
+        self._made: dict[Any, Any] = {}  # what searches made of the codes
         self.n = sum(part.shape[0] for part in parts)
         self.width = int(parts[0].shape[1])
 
@@ -270,45 +270,55 @@ class ArrayCodes:
 
     def knn(self, queries: Array, k: int, *, n_bits: int, allowed: np.ndarray | None) -> tuple[Array, Array]:
         """Find the k nearest codes of each query: distances (q, k) and places (q, k), padded."""
-        codes, places, engine = self._filtered(allowed, k)
-        d, rows = engine.knn(queries, [codes], k, n_bits=n_bits)
+        engine, codes, places, bits = self._engine(allowed, k)
+        d, rows = engine.knn(queries, [codes], k, n_bits=n_bits, **bits)
         return d, _to_places(rows, places)
 
     def within(self, queries: Array, radius: Any, allowed: np.ndarray | None) -> tuple[Array, Array, Array]:
         """Find all pairs within a radius: (query, distance, place)."""
-        codes, places, engine = self._filtered(allowed)
-        query, d, rows = engine.within(queries, [codes], radius)
+        engine, codes, places, bits = self._engine(allowed, 1)
+        query, d, rows = engine.within(queries, [codes], radius, **bits)
         return query, d, _to_places(rows, places)
 
     def least(self, gain: Any, k: int, allowed: np.ndarray | None) -> tuple[Array, Array]:
         """Find the codes of least score, as `kernels.asymmetric.knn` does."""
-        codes, places, _ = self._filtered(allowed)
-        d, rows = asymmetric.knn(gain, [codes], k)
+        codes, places, bits = self._filtered(allowed, by_bits=asymmetric.engine(self._joined) == "cuda")
+        d, rows = asymmetric.knn(gain, [codes], k, **bits)
         return d, _to_places(rows, places)
 
     def cells(self, tables: Any, k: int, allowed: np.ndarray | None, *, keep: int) -> tuple[Array, Array]:
         """Find the product codes of least score, as `kernels.asymmetric.cells` does."""
-        codes, places, _ = self._filtered(allowed)
-        d, rows = asymmetric.cells(tables, [codes], k, keep=keep)
+        codes, places, bits = self._filtered(allowed, by_bits=asymmetric.engine(self._joined) == "cuda")
+        d, rows = asymmetric.cells(tables, [codes], k, keep=keep, **bits)
         return d, _to_places(rows, places)
 
-    def _filtered(self, allowed: np.ndarray | None, k: int | None = 1) -> tuple[Array, np.ndarray | None, Any]:
-        """Return the allowed codes, their places (None: all), and the engine that finds codes within them."""
+    def _engine(self, allowed: np.ndarray | None, k: int) -> tuple[Any, Array, np.ndarray | None, dict[str, Array]]:
+        """Return the engine of Hamming distances, and what `_filtered` returns for it."""
+        engine = searcher(self._joined, k=min(k, self.n), distance=self._distance)
+        # An engine with a layout of its own is a class, which takes the bitset
+        if not isinstance(engine, type):
+            return engine, *self._filtered(allowed, by_bits=False)
+        if engine not in self._made:
+            self._made[engine] = engine([self._joined])
+        return self._made[engine], *self._filtered(allowed, by_bits=True)
+
+    def _filtered(
+        self, allowed: np.ndarray | None, *, by_bits: bool
+    ) -> tuple[Array, np.ndarray | None, dict[str, Array]]:
+        """Return the codes to search, their places (None: all), and the bitset for engines that take one."""
+        if allowed is None:
+            return self._joined, None, {}
         # Those of the last filter are kept: between changes, that is mostly the bitset of rows that were not removed
-        known = self._made.get("filtered")
+        known = self._made.get(by_bits)
         if known is None or known[0] is not allowed:
-            places = None if allowed is None else np.flatnonzero(unpack_words(allowed, self.n))
-            codes = self._joined if places is None else _take(self._joined, places)
-            made: dict[type, Any] = {}
-            known = self._made["filtered"] = (allowed, codes, places, made)
-        _, codes, places, engines = known
-        engine = searcher(codes, k=min(k or 1, codes.shape[0]), distance=self._distance)
-        # An engine with a layout of its own is a class
-        if isinstance(engine, type):
-            if engine not in engines:
-                engines[engine] = engine([codes])
-            engine = engines[engine]
-        return codes, places, engine
+            if by_bits:
+                made: Any = self._joined, None, {"allowed": like(allowed, self._joined)}
+            else:
+                places = np.flatnonzero(unpack_words(allowed, self.n))
+                made = _take(self._joined, places), places, {}
+            known = self._made[by_bits] = (allowed, made)
+        found: tuple[Array, np.ndarray | None, dict[str, Array]] = known[1]
+        return found
 
 
 Codes = NativeCodes | ArrayCodes

@@ -237,10 +237,6 @@ class SimulatedDevice:
         """Enter this device, the only one."""
         return contextlib.nullcontext()
 
-    def free_bytes(self) -> int:
-        """Return as much memory as any test needs."""
-        return 1 << 40
-
     def build(self, source: str, options: Sequence[str]) -> Module:
         """Compile a kernel source."""
         source = self._change(source) if self._change else source

@@ -24,7 +24,7 @@ if __name__ == "__main__":  # only the kernels: the rest of the package would be
 from cuda_on_cpu import SimulatedDevice, oracle
 from cuda_on_cpu.mutants import MUTANTS
 from cuda_on_cpu.sums import sum_errors
-from scq_gpu.kernels.cuda.asymmetric import least_scores
+from scq_gpu.kernels.cuda.asymmetric import least_of_cells, least_scores
 from scq_gpu.kernels.cuda.encode import encode, round_map
 from scq_gpu.kernels.cuda.hamming import Database
 from scq_gpu.kernels.cuda.quantize import nearest
@@ -95,7 +95,17 @@ def search_case(device: SimulatedDevice, n: int, n_bytes: int, n_queries: int, k
     queries = rng.integers(0, 256, (n_queries, n_bytes), dtype=np.uint8)
     queries[0] = codes[0]
     radius = int(np.quantile(oracle.distances(queries, codes), 0.05))
-    oracle.check_search(Database(device, codes), queries, codes, k=k, radius=radius)
+    database = Database(device, codes)
+    oracle.check_search(database, queries, codes, k=k, radius=radius)
+    for allowed in masks(rng, n):
+        oracle.check_search(database, queries, codes, k=k, radius=radius, allowed=allowed)
+
+
+def masks(rng: np.random.Generator, n: int) -> list[np.ndarray]:
+    """Draw masks of n rows: about half of them, in runs; and few, the first and the last among them."""
+    few = rng.random(n) < 3 / n
+    few[[0, -1]] = True
+    return [np.repeat(rng.random(-(-n // 20)) < 0.5, 20)[:n], few]
 
 
 def scored_case(device: SimulatedDevice, n: int, n_bits: int, n_queries: int, k: int, *, exact: bool = True) -> None:
@@ -103,13 +113,29 @@ def scored_case(device: SimulatedDevice, n: int, n_bits: int, n_queries: int, k:
     rng = np.random.default_rng([SEED, n, n_bits, n_queries])
     bits = rng.random((n, n_bits)) < 0.5
     bits[rng.random(n) < 0.2] = bits[0]
-    codes = np.ascontiguousarray(oracle.pack(bits))
-    draw = (lambda *shape: rng.integers(-40, 40, shape) / 8) if exact else (lambda *shape: rng.standard_normal(shape))
-    gains = draw(n_queries, n_bits).astype(np.float32)
-    oracle.check_least_scores(least_scores(device, gains, [codes], k), gains, codes, k)
+    codes = oracle.pack(bits)
+    gains = _draw(rng, (n_queries, n_bits), exact=exact)
+    for allowed in (None, *masks(rng, n)):
+        found = least_scores(device, gains, [codes], k, oracle.bitset(allowed))
+        oracle.check_least_scores(found, gains, codes, k, allowed)
 
 
-def cells_case(device: SimulatedDevice, n: int, n_bytes: int, w: int, K: int = 256, *, exact: bool = False) -> None:
+def cells_case(device: SimulatedDevice, n: int, n_bytes: int, n_queries: int, k: int, *, exact: bool = True) -> None:
+    """Score random product codes by tables, as `scored_case` scores bits."""
+    rng = np.random.default_rng([SEED, n, n_bytes, n_queries])
+    codes = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
+    codes[rng.random(n) < 0.2] = codes[0]
+    tables = _draw(rng, (n_queries, n_bytes, 256), exact=exact)
+    for allowed in (None, *masks(rng, n)):
+        found = least_of_cells(device, tables, [codes], k, oracle.bitset(allowed))
+        oracle.check_least_scores(found, tables, codes, k, allowed)
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, ...], *, exact: bool) -> np.ndarray:
+    return (rng.integers(-40, 40, shape) / 8 if exact else rng.standard_normal(shape)).astype(np.float32)
+
+
+def quantize_case(device: SimulatedDevice, n: int, n_bytes: int, w: int, K: int = 256, *, exact: bool = False) -> None:
     """Quantize random rows; exact ones are small integers, with each cell there twice."""
     rng = np.random.default_rng([SEED, n, n_bytes, w])
     draw = (lambda *shape: rng.integers(-4, 5, shape)) if exact else (lambda *shape: rng.standard_normal(shape))
@@ -198,6 +224,13 @@ def far_codes_case(device: SimulatedDevice) -> None:
     oracle.check_least_scores(least_scores(device, gains, [far], 3), gains, codes, 3)
 
 
+def unaligned_case(device: SimulatedDevice) -> None:
+    """Score codes that begin one byte after a word."""
+    rng = np.random.default_rng(SEED)
+    codes, gains = rng.integers(0, 256, (300, 8), dtype=np.uint8)[:, 1:6], _draw(rng, (3, 40), exact=True)
+    oracle.check_least_scores(least_scores(device, gains, [codes], 9), gains, codes, 9)
+
+
 CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "exact-32": lambda device: encode_case(device, 300, 37, 17),
     "exact-64": lambda device: encode_case(device, 131, 100, 64),
@@ -208,9 +241,9 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "fast-brain": lambda device: encode_case(device, 131, 45, 20, element="bfloat16", precision="fast"),
     "map-half": lambda device: map_case(device, "float16"),
     "map-brain": lambda device: map_case(device, "bfloat16"),
-    "cells-12": lambda device: cells_case(device, 1300, 3, 12, exact=True),
-    "cells-32": lambda device: cells_case(device, 515, 2, 32),
-    "cells-few": lambda device: cells_case(device, 5, 2, 3, 16),
+    "quantize-12": lambda device: quantize_case(device, 1300, 3, 12, exact=True),
+    "quantize-32": lambda device: quantize_case(device, 515, 2, 32),
+    "quantize-few": lambda device: quantize_case(device, 5, 2, 3, 16),
     "zero": zero_case,
     "near-exact": lambda device: near_case(device, "exact"),
     "near-accurate": lambda device: near_case(device, "accurate"),
@@ -218,12 +251,18 @@ CASES: dict[str, Callable[[SimulatedDevice], object]] = {
     "nonfinite-fast": lambda device: nonfinite_case(device, 131, 20, 33, element="float32", precision="fast"),
     "far-rows": far_rows_case,
     "sums": sums_case,
-    "search-8": lambda device: search_case(device, 4203, 1, 3, 40),
+    "search-8": lambda device: search_case(device, 9300, 1, 12, 40),
     "search-50": lambda device: search_case(device, 4203, 7, 35, 5),
     "search-1024": lambda device: search_case(device, 99, 128, 9, 99),
+    "search-few": lambda device: search_case(device, 4203, 7, 2, 40),
+    "search-few-1024": lambda device: search_case(device, 2099, 128, 1, 99),
     "scored-20": lambda device: scored_case(device, 5003, 20, 11, 40),
     "scored-64": lambda device: scored_case(device, 700, 64, 9, 333, exact=False),
     "scored-1024": lambda device: scored_case(device, 70, 1024, 3, 70),
+    "cells-8": lambda device: cells_case(device, 5003, 8, 5, 40),
+    "cells-50": lambda device: cells_case(device, 700, 50, 1, 333, exact=False),
+    "scored-unaligned": unaligned_case,
+    "scored-few": lambda device: scored_case(device, 40, 20, 2, 60),
     "scored-ties": lambda device: scored_case(device, 400, 2, 1, 3),
     "far-codes": far_codes_case,
 }

@@ -55,29 +55,56 @@ def check_codes(
     return float(wrong.mean()) if wrong.size else 0.0
 
 
-def check_least_scores(found: tuple[np.ndarray, np.ndarray], gains: np.ndarray, codes: np.ndarray, k: int) -> None:
-    """Assert that scores and rows (q, min(k, n)) are those of least score, within the rounding error of float32.
+def bitset(allowed: np.ndarray | None) -> np.ndarray | None:
+    """Pack a mask of rows into 64-bit words, row r in bit r % 64 of word r // 64."""
+    if allowed is None:
+        return None
+    words = np.zeros(-(-len(allowed) // 64), dtype="<u8")
+    words.view(np.uint8)[: -(-len(allowed) // 8)] = np.packbits(allowed, bitorder="little")
+    return words
 
-    Sums that float32 holds exactly must come out exactly, ties by lowest row.
+
+def check_least_scores(
+    found: tuple[np.ndarray, np.ndarray],
+    gains: np.ndarray,
+    codes: np.ndarray,
+    k: int,
+    allowed: np.ndarray | None = None,
+) -> None:
+    """Assert that scores and rows (q, k) are those of least score, within the rounding error of float32.
+
+    Sums that float32 holds exactly must come out exactly, ties by lowest row. Gains are those of bits (q, n_bits), or
+    of cells (q, bytes, 256).
     """
     gains = gains.astype(np.float64)
-    bits = unpack(codes, gains.shape[1]).astype(np.float64)
-    true, size = gains @ bits.T, np.abs(gains) @ bits.T
+    if gains.ndim == 2:
+        bits = unpack(codes, gains.shape[1]).astype(np.float64)
+        true, size = gains @ bits.T, np.abs(gains) @ bits.T
+    else:
+        terms = np.stack([gains[:, byte, codes[:, byte]] for byte in range(codes.shape[1])])
+        true, size = terms.sum(axis=0), np.abs(terms).sum(axis=0)
     band = (gains.shape[1] + 4) * U32 * size
     exact = not (true % 2.0**-6).any() and size.max() < 2.0**17
+    open_rows = np.arange(len(codes)) if allowed is None else np.flatnonzero(allowed)
     scores, rows = found
-    kept = min(k, len(codes))
-    assert scores.shape == rows.shape == (len(gains), kept), "wrong shape"
+    kept = min(k, len(open_rows))
+    assert scores.shape == rows.shape == (len(gains), k), "wrong shape"
+    assert (rows[:, kept:] == -1).all(), "padding is not -1"
+    assert (scores[:, kept:] == np.inf).all(), "padding is not inf"
+    scores, rows = scores[:, :kept], rows[:, :kept]
+    if not kept:
+        return
+    assert np.isin(rows, open_rows).all(), "a row that is not allowed"
     for q in range(len(gains)):
         if exact:
-            order = np.argsort(true[q], kind="stable")[:kept]
+            order = open_rows[np.argsort(true[q, open_rows], kind="stable")[:kept]]
             assert np.array_equal(rows[q], order), "least rows differ"
             assert np.array_equal(scores[q], true[q, order]), "least scores differ"
         assert len(set(rows[q].tolist())) == kept, "a row twice"
         assert (np.abs(scores[q] - true[q, rows[q]]) <= band[q, rows[q]]).all(), "scores outside the error band"
         assert (np.diff(scores[q]) >= 0).all(), "scores not ascending"
         assert (np.diff(rows[q])[np.diff(scores[q]) == 0] > 0).all(), "ties not by lowest row"
-        others = np.delete(np.arange(len(codes)), rows[q])
+        others = np.setdiff1d(open_rows, rows[q])
         assert (true[q, others] + band[q, others] >= scores[q, -1]).all(), "a lower score was left out"
 
 
@@ -102,14 +129,23 @@ def distances(queries: np.ndarray, codes: np.ndarray) -> np.ndarray:
     return np.bitwise_count(queries[:, None] ^ codes[None]).sum(axis=2, dtype=np.int64)
 
 
-def check_search(database: object, queries: np.ndarray, codes: np.ndarray, *, k: int, radius: int) -> None:
-    """Assert that both searches of a kernel database are exactly right, ties included."""
-    true = distances(queries, codes)
+def check_search(
+    database: object, queries: np.ndarray, codes: np.ndarray, *, k: int, radius: int, allowed: np.ndarray | None = None
+) -> None:
+    """Assert that both searches of a kernel database are exactly right, ties and padding included."""
+    true, none = distances(queries, codes), 8 * codes.shape[1] + 1
+    if allowed is not None:
+        true[:, ~allowed] = none
     nearest = np.argsort(true, axis=1, kind="stable")[:, :k]
-    found, ids = database.top_k(queries, k)
-    assert np.array_equal(found, np.take_along_axis(true, nearest, 1)), "top-k distances differ"
-    assert np.array_equal(ids, nearest), "top-k ids differ"
-    limits, found, ids = database.within(queries, radius)
+    near = np.full((len(queries), k), none)
+    near[:, : nearest.shape[1]] = np.take_along_axis(true, nearest, 1)
+    rows = np.full(near.shape, -1)
+    rows[:, : nearest.shape[1]] = nearest
+    rows[near == none] = -1
+    found, ids = database.top_k(queries, k, none, bitset(allowed))
+    assert np.array_equal(found, near), "top-k distances differ"
+    assert np.array_equal(ids, rows), "top-k ids differ"
+    limits, found, ids = database.within(queries, radius, bitset(allowed))
     rows, columns = np.nonzero(true <= radius)
     assert np.array_equal(np.diff(limits), np.bincount(rows, minlength=len(true))), "range search counts differ"
     assert np.array_equal(ids, columns), "range search ids differ"

@@ -89,6 +89,60 @@ def test_fit_of_rows_on_the_device(cp):
     assert found.loss_curve_[-1] == pytest.approx(scq.OgE(**FEW).fit(X).loss_curve_[-1], rel=1e-3)
 
 
+@pytest.fixture(params=["takes all of the device", "is limited"])
+def own_pool(cp, request):
+    """An allocator of the user, which the driver and CuPy's own pool know nothing of."""
+    pool = cp.cuda.MemoryPool()
+    if request.param == "is limited":
+        pool.set_limit(size=MEMORY // 2)
+    else:
+        everything = pool.malloc(MEMORY - (2 << 20))
+        del everything
+    before = cp.cuda.get_allocator()
+    cp.cuda.set_allocator(pool.malloc)
+    yield pool
+    cp.cuda.set_allocator(before)
+    gc.collect()
+    pool.free_all_blocks()
+
+
+def counted(fit):
+    from cupy_on_cpu.counts import count
+
+    fit()
+    return count(fit)
+
+
+def test_rows_stay_on_the_device_whoever_allocates(cp, own_pool):
+    X = cp.asarray(features(4 << 20))
+    encoder = scq.OgE(**FEW)
+    own = counted(lambda: encoder.fit(X))
+    components, blocks = encoder.components_, own_pool.used_bytes()
+    cp.cuda.set_allocator(cp.get_default_memory_pool().malloc)
+    own_pool.free_all_blocks()
+    default = counted(lambda: encoder.fit(X)) if cp.cuda.runtime.memGetInfo()[0] > 32 << 20 else None
+    print("own pool:", own, "default:", default, blocks)
+    assert own.bytes_to_host < 10_000
+    if default is not None:
+        assert own.launches == default.launches
+        assert cp.array_equal(components, encoder.components_)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "larger than the device"])
+def test_work_in_the_pool_of_the_user(cp, own_pool, size):
+    X = features(size)
+    encoder = scq.OgE(**FEW, device="cuda").fit(X)
+    assert encoder.loss_curve_[-1] == pytest.approx(scq.OgE(**FEW).fit(X).loss_curve_[-1], rel=1e-3)
+    codes = encoder.encode(X)
+    index, queries = scq.HammingIndex(cp.asarray(codes), 16), cp.asarray(codes[:700])
+    expected = scq.HammingIndex(codes, 16).search(codes[:700], 10)
+    for found, wanted in zip(index.search(queries, 10), expected, strict=True):
+        assert np.array_equal(found.get(), wanted)
+    scores, _ = index.search_asymmetric(encoder, X[:700], 10)
+    expected, _ = scq.HammingIndex(codes, 16).search_asymmetric(encoder, X[:700], 10)
+    np.testing.assert_allclose(scores.get(), expected, rtol=1e-3, atol=1e-4)
+
+
 def test_rows_of_ten_times_the_device():
     X = np.tile(features(10 << 20, d=256), (64, 1))
     encoder = scq.OgE(16, device="cuda", random_state=0, max_iter=4, tol=0).fit(X)

@@ -14,10 +14,11 @@ from pathlib import Path
 import cuda_toolchain as toolchain
 import pytest
 
-from scq_gpu.kernels.cuda.asymmetric import MAX_SCORED_BYTES, AsymmetricVariant, asymmetric_variants
+from scq_gpu.kernels.cuda import asymmetric
+from scq_gpu.kernels.cuda.asymmetric import AsymmetricVariant, asymmetric_variants
 from scq_gpu.kernels.cuda.encode import EncodeVariant, MapVariant, encode_variants
 from scq_gpu.kernels.cuda.hamming import HammingVariant, hamming_variants
-from scq_gpu.kernels.cuda.launch import THREADS, build_options, read_source
+from scq_gpu.kernels.cuda.launch import SHARED_BYTES, THREADS, build_options, read_source
 from scq_gpu.kernels.cuda.quantize import WIDTHS, QuantizeVariant
 
 pytestmark = pytest.mark.cuda_toolchain
@@ -43,7 +44,9 @@ def label(value: object) -> str:
         return value.element
     if isinstance(value, QuantizeVariant):
         return f"{value.width}wide"
-    return f"{32 * value.n_words}bits" if isinstance(value, HammingVariant) else f"sm_{value}"
+    if isinstance(value, HammingVariant):
+        return f"{32 * value.n_words}bits{'-few' if value.few else ''}"
+    return f"sm_{value}"
 
 
 @pytest.fixture(scope="module", params=LINES)
@@ -108,7 +111,9 @@ def test_hamming_budget(compiled, variant, arch):
         assert budget.spills == budget.stack == 0
         assert budget.registers <= 96
         assert budget.blocks(THREADS, variant.kernels[name]) >= (2 if arch > 75 else 1)
-        if name != "hamming_plan":
+        if variant.few and name != "hamming_plan":
+            assert budget.count("LDG") >= 4 * min(8, variant.n_words), "the words of four items are under way at a time"
+        elif name != "hamming_plan":
             assert budget.count(r"LDGSTS.*\.128" if arch >= 80 else r"LDG\..*\.128") > 0
             assert budget.count("POPC") >= variant.n_words
 
@@ -118,13 +123,16 @@ def test_hamming_budget(compiled, variant, arch):
 def test_asymmetric_budget(compiled, variant, arch):
     budgets = compiled[variant, arch]
     assert set(budgets) == set(variant.kernels)
-    shared = variant.shared(MAX_SCORED_BYTES // variant.queries)
-    for name, bytes_of_shared in zip(variant.kernels, shared, strict=True):
+    shared = dict.fromkeys(variant.kernels, asymmetric.SELECT_SHARED)
+    for name in ("asymmetric_scores", "cell_scores"):
+        shared[name] = SHARED_BYTES
+    for name, bytes_of_shared in shared.items():
         assert budgets[name].spills == budgets[name].stack == 0
         assert budgets[name].registers <= 64
         assert budgets[name].blocks(THREADS, bytes_of_shared) >= (2 if arch > 75 else 1)
     scores = budgets["asymmetric_scores"]
     assert scores.count("LDS") >= 2 * variant.queries, "sums come from tables in shared memory"
+    assert budgets["cell_scores"].count("LDS") >= variant.queries
     if variant.queries > 1:
         assert scores.count("LDG") < scores.count("LDS"), "queries share the bytes of a code"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from cuda_on_cpu import oracle
@@ -15,7 +17,7 @@ from scq_gpu.kernels.cuda.encode import encode_variants
 from scq_gpu.kernels.cuda.hamming import CodeSearch
 from scq_gpu.kernels.cuda.quantize import nearest_on_gpu
 from scq_gpu.kernels.encode import PRECISIONS, has_encode_kernel
-from scq_gpu.rows import stream
+from scq_gpu.rows import blocks, stream
 from scq_gpu.search.index import HammingIndex
 
 pytestmark = pytest.mark.gpu
@@ -118,16 +120,96 @@ def test_asymmetric_scores(cp, n_bits):
     oracle.check_least_scores((scores.get(), rows.get()), gain, codes, 300)
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
-def test_asymmetric_search(cp, metric):
+@pytest.mark.parametrize("n_bytes", [1, 8, 60])
+def test_cell_scores(cp, n_bytes):
+    rng = np.random.default_rng(SEED)
+    codes, allowed = rng.integers(0, 256, (5003, n_bytes), dtype=np.uint8), rng.random(5003) < 0.3
+    codes[::7] = codes[0]
+    tables = rng.standard_normal((11, n_bytes, 256)).astype(np.float32)
+    for mask in (None, allowed):
+        words = None if mask is None else cp.asarray(oracle.bitset(mask))
+        scores, rows = asymmetric.cells(cp.asarray(tables), [cp.asarray(codes)], 2000, words)
+        oracle.check_least_scores((scores.get(), rows.get()), tables, codes, 2000, mask)
+
+
+@pytest.mark.parametrize("q", [1, 40])
+def test_search_of_allowed_rows(cp, q):
+    rng = np.random.default_rng(SEED)
+    codes, allowed = rng.integers(0, 256, (70_001, 8), dtype=np.uint8), rng.random(70_001) < 0.1
+    parts = [cp.asarray(codes)]
+    true = oracle.distances(codes[:q], codes)
+    true[:, ~allowed] = 65
+    words, engine = cp.asarray(oracle.bitset(allowed)), CodeSearch(parts)
+    distances, ids = engine.knn(parts[0][:q], parts, 50, n_bits=64, allowed=words)
+    nearest = np.argsort(true, axis=1, kind="stable")[:, :50]
+    assert np.array_equal(ids.get(), nearest)
+    assert np.array_equal(distances.get(), np.take_along_axis(true, nearest, 1))
+    query, _, ids = (x.get() for x in engine.within(parts[0][:q], parts, 20, words))
+    assert np.array_equal((query, ids), np.nonzero(true <= 20))
+    gain = rng.standard_normal((q, 64)).astype(np.float32)
+    found = asymmetric.knn(gain, parts, 50, words)
+    oracle.check_least_scores(tuple(x.get() for x in found), gain, codes, 50, allowed)
+
+
+@pytest.fixture(scope="module")
+def scored():
+    """Rows of length 1, an encoder of them, and its codes."""
     X = np.random.default_rng(SEED).standard_normal((3000, 40), dtype=np.float32) * np.linspace(2, 0.5, 40, dtype="f")
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     encoder = scq.OgE(n_bits=30, max_iter=3, tol=0, random_state=0).fit(X)
-    codes = encoder.encode(X)
+    return X, encoder, encoder.encode(X)
+
+
+@pytest.mark.parametrize("queries", ["host", "device"])
+@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+def test_asymmetric_search(cp, scored, metric, place, queries):
+    """Wherever encoder and queries are; scores on the device are those of the host but for rounding."""
+    X, encoder, codes = scored
     expected = HammingIndex(codes, n_bits=30).search_asymmetric(encoder, X[:20], 50, metric=metric)
-    found = HammingIndex(cp.asarray(codes), n_bits=30).search_asymmetric(encoder, X[:20], 50, metric=metric)
+    if place == "device":
+        encoder = copy.deepcopy(encoder).to("cuda")
+    Q = cp.asarray(X[:20]) if queries == "device" else X[:20]
+    found = HammingIndex(cp.asarray(codes), n_bits=30).search_asymmetric(encoder, Q, 50, metric=metric)
+    assert isinstance(found[0], cp.ndarray)
+    assert found[0].dtype == cp.float32
     np.testing.assert_allclose(found[0].get(), expected[0], rtol=1e-4, atol=1e-5)
     assert (found[1].get() == expected[1]).mean() > 0.95  # scores that rounding makes unequal may change places
+    on_host = HammingIndex(codes, n_bits=30).search_asymmetric(encoder, Q, 50, metric=metric)
+    np.testing.assert_allclose(on_host[0], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_asymmetric_search_without_levels(cp, scored):
+    X, encoder, codes = scored
+    bare = copy.deepcopy(encoder)
+    del bare.levels_
+    expected = HammingIndex(codes, n_bits=30).search_asymmetric(bare, X[:5], 9)
+    found = HammingIndex(cp.asarray(codes), n_bits=30).search_asymmetric(bare, cp.asarray(X[:5]), 9)
+    np.testing.assert_allclose(found[0].get(), expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_asymmetric_search_rejects_queries_as_the_host_does(cp, scored):
+    X, encoder, codes = scored
+    index = HammingIndex(cp.asarray(codes), n_bits=30)
+    bad = cp.asarray(X[:5])
+    bad[3, 7] = cp.nan
+    with pytest.raises(ValueError, match="first NaN at row 3, column 7"):
+        index.search_asymmetric(encoder, bad, 9)
+    with pytest.raises(ValueError, match=r"X_query: distances to row 1 reach .*e\+37, and float32 holds"):
+        index.search_asymmetric(encoder, cp.asarray(X[:2]) * cp.asarray([[1], [1e19]], dtype=cp.float32), 9)
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_search_of_product_codes(cp, scored, metric):
+    X, _, _ = scored
+    encoder = scq.OPQ(64, max_iter=1, random_state=0).fit(X)
+    codes = encoder.encode(X)
+    tables, base = encoder.query_tables(X[:7], metric)
+    true = base[:, None] + sum(tables[:, byte, codes[:, byte]] for byte in range(8))
+    for where in (encoder, copy.deepcopy(encoder).to("cuda")):
+        found, ids = HammingIndex(cp.asarray(codes), 64).search_asymmetric(where, cp.asarray(X[:7]), 30, metric=metric)
+        np.testing.assert_allclose(found.get(), np.sort(true, axis=1)[:, :30], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.take_along_axis(true, ids.get(), axis=1), found.get(), rtol=1e-4, atol=1e-5)
 
 
 def test_second_device(cp):
@@ -229,10 +311,12 @@ def test_index(cp):
             assert np.array_equal(x.get(), y)
 
 
-@pytest.mark.parametrize("share", [stream.SHARE_OF_FREE, 0.0], ids=["projected on the device", "projected on the host"])
-def test_streamed_fit(cp, rows, monkeypatch, share):
+@pytest.mark.parametrize("room", [True, False], ids=["projected on the device", "projected on the host"])
+def test_streamed_fit(cp, rows, monkeypatch, room):
     """Rows in host memory, through two buffers; the same sums in the same order as from device memory."""
-    monkeypatch.setattr(stream, "SHARE_OF_FREE", share)
+    if not room:
+        monkeypatch.setattr(stream, "fits", lambda n_bytes, gpu: False)
+        monkeypatch.setattr(blocks, "fits", lambda n_bytes, gpu: False)
     streamed = scq.OgE(**PARAMETERS, device="cuda").fit(rows)
     monkeypatch.undo()
     resident = scq.OgE(**PARAMETERS).fit(cp.asarray(rows))

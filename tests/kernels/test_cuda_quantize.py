@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuda_on_cpu import COMPILER, SimulatedDevice, fake_cupy, oracle
-from cuda_on_cpu.cases import CASES, SEED, cells_case
+from cuda_on_cpu.cases import CASES, SEED, quantize_case
 
 from scq_gpu._core import arrays as devices
 from scq_gpu.kernels import quantize
@@ -35,7 +35,7 @@ def problem():
     return X, quantize.Map(mean, W, cells)
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name.startswith("cells")])
+@pytest.mark.parametrize("case", [name for name in CASES if name.startswith("quantize")])
 def test_cases(case):
     CASES[case](DEVICE)
 
@@ -43,12 +43,12 @@ def test_cases(case):
 @pytest.mark.parametrize("w", [1, 5, *WIDTHS])
 @pytest.mark.parametrize("n", [1, 31, 513, 1025])
 def test_edge_shapes(n, w):
-    cells_case(DEVICE, n, 3, w)
-    cells_case(DEVICE, n, 1, w, 7, exact=True)
+    quantize_case(DEVICE, n, 3, w)
+    quantize_case(DEVICE, n, 1, w, 7, exact=True)
 
 
 def test_thread_order_does_not_matter():
-    cells_case(SimulatedDevice(seeds=(0, 1, 2, 3)), 1030, 2, 9)
+    quantize_case(SimulatedDevice(seeds=(0, 1, 2, 3)), 1030, 2, 9)
 
 
 def test_rows_further_apart_than_they_are_long_and_no_rows():

@@ -8,7 +8,7 @@ import pytest
 from cuda_on_cpu import COMPILER, Kernel, SimulatedDevice, oracle
 from cuda_on_cpu.cases import SEED, features, linear_map
 
-from scq_gpu.kernels.cuda.asymmetric import asymmetric_variant, least_scores
+from scq_gpu.kernels.cuda.asymmetric import CELLS_TABLE, asymmetric_variant, least_of_cells, least_scores
 from scq_gpu.kernels.cuda.encode import encode, encode_variant
 from scq_gpu.kernels.cuda.hamming import Database, hamming_variant
 from scq_gpu.kernels.cuda.quantize import WIDTHS, QuantizeVariant, nearest
@@ -50,7 +50,9 @@ def test_encode_reads_x_once_and_writes_only_codes(counting, element, precision,
     assert expected.flops == 2 * n * d * n_bits <= expected.computed
 
 
-@pytest.mark.parametrize(("n", "n_bytes", "n_queries"), [(5000, 4, 32), (5001, 8, 40), (300, 128, 9)])
+@pytest.mark.parametrize(
+    ("n", "n_bytes", "n_queries"), [(5000, 4, 32), (5001, 8, 40), (300, 128, 9), (5001, 8, 1), (5001, 8, 5)]
+)
 def test_search_reads_the_database_once_a_tile_of_queries(counting, n, n_bytes, n_queries):
     device, traffic = counting
     rng = np.random.default_rng(SEED)
@@ -59,20 +61,30 @@ def test_search_reads_the_database_once_a_tile_of_queries(counting, n, n_bytes, 
     database = Database(device, codes)
     k = 10
     oracle.check_search(database, queries, codes, k=k, radius=3 * n_bytes)
-    variant = hamming_variant(n_bytes)
+    variant = hamming_variant(n_bytes, n_queries)
     from_database, from_queries = formulas.scan_bytes(variant, n, n_queries)
-    assert from_database == database.words.nbytes * -(-n_queries // variant.queries)
     for kernel, arrays in traffic.items():
         if kernel != "hamming_plan":
             assert arrays[:2] == [(from_database, 0), (from_queries, 0)]
-    histograms = 4 * n_queries * variant.chunks(n) * variant.bins
+    histograms = 4 * n_queries * variant.chunks(n, n_queries) * variant.bins
     assert traffic["hamming_count"][2] == (0, histograms)
-    assert traffic["hamming_plan"][0] == (2 * histograms, histograms)
+    loaded, stored = traffic["hamming_plan"][0]
+    assert loaded == histograms + stored, "every count is read once, and again where a place takes it over"
+    assert stored < histograms, "places beyond the radius are not needed"
     assert traffic["hamming_collect"][2] == (histograms, 0)
     assert traffic["hamming_collect"][4:] == [(0, 4 * n_queries * k), (0, 8 * n_queries * k)]
 
 
-@pytest.mark.parametrize(("n", "n_bits", "n_queries"), [(5000, 64, 8), (4097, 13, 17), (300, 1024, 5)])
+def test_search_skips_what_a_filter_leaves_out(counting):
+    device, traffic = counting
+    rng = np.random.default_rng(SEED)
+    codes, allowed = rng.integers(0, 256, (5000, 8), dtype=np.uint8), np.zeros(5000, dtype=bool)
+    allowed[64:96] = True
+    oracle.check_search(Database(device, codes), codes[:1], codes, k=50, radius=20, allowed=allowed)
+    assert traffic["hamming_count"][0] == (32 * 8, 0)
+
+
+@pytest.mark.parametrize(("n", "n_bits", "n_queries"), [(4000, 64, 8), (4096, 13, 17), (300, 1024, 5), (4001, 64, 1)])
 def test_scores_read_codes_once_a_tile_of_queries(counting, n, n_bits, n_queries):
     device, traffic = counting
     rng = np.random.default_rng(SEED)
@@ -80,7 +92,7 @@ def test_scores_read_codes_once_a_tile_of_queries(counting, n, n_bits, n_queries
     gains, k = rng.standard_normal((n_queries, n_bits), dtype=np.float32), 10
     found = least_scores(device, gains, [codes], k)
     oracle.check_least_scores(found, gains, codes, k)
-    variant = asymmetric_variant(codes.shape[1])
+    variant = asymmetric_variant(codes.shape[1], n_queries)
     expected = formulas.asymmetric_traffic(variant, n, codes.shape[1], n_bits, n_queries)
     arrays = traffic["asymmetric_scores"]
     assert arrays == [(expected.codes, 0), (expected.gains, 0), (0, expected.keys)]
@@ -102,6 +114,25 @@ def test_nearest_cells_read_rows_once(counting, n, n_bytes, K, w):
     assert traffic[variant.kernel] == [*loaded, (0, expected.codes), (0, 0)]
     assert expected.rows == Y.nbytes
     assert expected.codes == codes.nbytes
+
+
+@pytest.mark.parametrize(("n", "n_bytes", "n_queries"), [(4000, 8, 9), (300, 60, 2)])
+def test_cells_read_codes_once_a_tile_of_queries(counting, n, n_bytes, n_queries):
+    device, traffic = counting
+    rng = np.random.default_rng(SEED)
+    codes = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
+    tables = rng.standard_normal((n_queries, n_bytes, 256), dtype=np.float32)
+    found = least_of_cells(device, tables, [codes], 10)
+    oracle.check_least_scores(found, tables, codes, 10)
+    variant = asymmetric_variant(n_bytes, n_queries, CELLS_TABLE)
+    tiles, chunks = -(-n_queries // variant.queries), -(-n // variant.chunk_items(n, n_queries))
+    last = n_bytes % 48 if n_bytes > 48 else n_bytes  # bytes of the last launch
+    again = 4 * n * n_queries if n_bytes > 48 else 0
+    assert traffic["cell_scores"] == [
+        (n * last * tiles, 0),
+        (4 * 256 * last * n_queries * chunks, 0),
+        (again, 4 * n * n_queries),
+    ]
 
 
 def test_memory_bound_bits():

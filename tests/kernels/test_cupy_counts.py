@@ -35,6 +35,16 @@ CEILINGS = {  # launches, cuBLAS, cuSOLVER, syncs, allocations, bytes to the hos
     "encode 20,000 rows": (2, 0, 0, 1, 4, 1),
     "encode 200,000 rows": (2, 0, 0, 1, 4, 1),
     "encode, per block from the host": (2, 0, 0, 1, 3, 2100),
+    "search, 1 query": (3, 0, 0, 0, 4, 0),
+    "search, 100 queries": (3, 0, 0, 0, 4, 0),
+    "range_search, 1 query": (17, 0, 0, 1, 21, 8),
+    "search_asymmetric, 1 query": (18, 1, 0, 1, 25, 8),
+    "search_asymmetric, 100 queries": (18, 1, 0, 1, 25, 800),
+    "search_asymmetric, 1 query, inner product": (22, 1, 0, 1, 29, 8),
+    "search_asymmetric, product codes, 1 query": (30, 2, 0, 1, 38, 1),
+    "kernels: codes": (3, 0, 0, 0, 4, 0),
+    "kernels: gains": (4, 0, 0, 0, 7, 0),
+    "kernels: tables of cells": (4, 0, 0, 0, 7, 0),
 }
 BUDGETS = {  # most launches, products included where a number of them is not given apart
     "OgE joint": 100,
@@ -114,3 +124,43 @@ def test_results_that_are_where_they_should_be_make_no_round_trip():
     for name, counts in count_placed().items():
         assert counts.bytes_to_device <= 16, name
         assert counts.bytes_to_host <= 16, name  # a flag, or how many there are
+
+
+@pytest.fixture(scope="module")
+def searches():
+    """Calls by name: of an index and an encoder on the device, and of the kernels alone."""
+    import cupy
+    from cupy_on_cpu.counts import N_BITS, rows
+
+    from scq_gpu.kernels.cuda import asymmetric, hamming
+
+    X = cupy.asarray(rows())
+    encoder = scq.OgE(N_BITS, init="random", max_iter=2, tol=0, random_state=0, device="cuda").fit(X)
+    codes = encoder.encode(X)
+    index, queries = scq.HammingIndex(codes, N_BITS), encoder.encode(X[:100])
+    opq = scq.OPQ(64, max_iter=1, random_state=0, device="cuda").fit(X)
+    cells = scq.HammingIndex(opq.encode(X), 64)
+    engine, gain = hamming.CodeSearch([codes]), cupy.ones((3, N_BITS), dtype=cupy.float32)
+    tables, allowed = cupy.ones((3, 8, 256), dtype=cupy.float32), cupy.full(-(-len(X) // 64), 7, dtype=cupy.uint64)
+    return {
+        "search, 1 query": lambda: index.search(queries[:1], 10),
+        "search, 100 queries": lambda: index.search(queries, 10),
+        "range_search, 1 query": lambda: index.range_search(queries[:1], 3),
+        "search_asymmetric, 1 query": lambda: index.search_asymmetric(encoder, X[:1], 10),
+        "search_asymmetric, 100 queries": lambda: index.search_asymmetric(encoder, X[:100], 10),
+        "search_asymmetric, 1 query, inner product": lambda: index.search_asymmetric(encoder, X[:1], 10, metric="ip"),
+        "search_asymmetric, product codes, 1 query": lambda: cells.search_asymmetric(opq, X[:1], 10),
+        "kernels: codes": lambda: engine.knn(queries[:3], [codes], 10, n_bits=N_BITS, allowed=allowed),
+        "kernels: gains": lambda: asymmetric.knn(gain, [codes], 10, allowed),
+        "kernels: tables of cells": lambda: asymmetric.cells(tables, [codes[:, :4]], 10, allowed),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in CEILINGS if "search" in name or "kernels" in name])
+def test_search(searches, name):
+    from cupy_on_cpu.counts import count
+
+    searches[name]()
+    counts = count(searches[name])
+    check(name, counts)
+    assert counts.bytes_to_device == 0

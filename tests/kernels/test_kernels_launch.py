@@ -73,10 +73,11 @@ def test_grid_is_one_dimensional_and_covers_everything():
 @pytest.mark.parametrize("n", [1, 4096, 4097, 10**6, 10**9, 3 * 10**9])
 def test_chunks_cover_the_database(n):
     for variant in hamming.hamming_variants():
-        size = variant.chunk_items(n)
-        assert size % variant.tile_items == 0
-        assert (variant.chunks(n) - 1) * size < n <= variant.chunks(n) * size
-        assert variant.chunks(n) <= variant.max_chunks
+        for q in (1, 40, 10**4):
+            size, chunks = variant.chunk_items(n, q), variant.chunks(n, q)
+            assert size % variant.tile_items == 0
+            assert (chunks - 1) * size < n <= chunks * size
+            assert chunks * -(-q // variant.queries) <= launch.GRID + -(-q // variant.queries)
 
 
 def test_sources_are_package_data_and_complete():
@@ -146,7 +147,7 @@ def test_code_search(cupy):
     query, distances, rows = engine.within(queries, parts, 14)
     assert np.array_equal((query, rows), np.nonzero(D <= 14))
     assert np.array_equal(distances, D[query, rows])
-    with pytest.raises(ValueError, match="k=0 must be an integer from 1 to 300"):
+    with pytest.raises(ValueError, match="k=0 must be an integer from 1 to 65536"):
         engine.knn(queries, parts, 0, n_bits=40)
     with pytest.raises(ValueError, match=r"queries are on .* and the codes on .*; move them to one device"):
         engine.knn(fake_cupy.array(codes[:4], device=1), parts, 1, n_bits=40)

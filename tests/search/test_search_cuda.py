@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from cuda_on_cpu import COMPILER, fake_cupy
+from cuda_on_cpu import COMPILER, fake_cupy, oracle
 from cuda_on_cpu.cases import SEED
 
 from scq_gpu._core import arrays as devices
@@ -52,6 +52,21 @@ def test_engine_agrees_with_numpy(n, n_bits, k):
     expected = HAMMING.within(queries, [codes], radius)
     assert len(expected[0])
     assert by_pair(within) == by_pair(expected)
+
+
+@pytest.mark.parametrize("q", [2, 30])
+def test_engine_finds_allowed_rows_only(q):
+    codes, queries = codes_of(400, 30), codes_of(q, 30, seed=1)
+    allowed = np.arange(400) % 3 == 0
+    engine, on_device = hamming.CodeSearch([fake_cupy.array(codes)]), fake_cupy.array(queries)
+    words = fake_cupy.array(oracle.bitset(allowed))
+    d, rows = engine.knn(on_device, [codes], 200, n_bits=30, allowed=words)
+    some = np.flatnonzero(allowed)
+    expected, places = HAMMING.knn(queries, [codes[some]], 200, n_bits=30)
+    np.testing.assert_array_equal(d, expected)
+    np.testing.assert_array_equal(rows, np.where(places < 0, -1, some[places]))
+    query, d, rows = HAMMING.within(queries, [codes[some]], 12)
+    assert by_pair(engine.within(on_device, [codes], 12, words)) == by_pair((query, d, some[rows]))
 
 
 def test_range_search_in_blocks_of_queries(monkeypatch):

@@ -27,6 +27,10 @@ THREADS: Final = 256
 """Threads of a block, for every kernel."""
 SHARED_BYTES: Final = 48 << 10
 """Shared memory per block that every device grants; a kernel that needs more has to ask before its launch."""
+GRID: Final = 8 * 132
+"""Blocks that keep a large GPU of 132 multiprocessors busy to the end."""
+NULL: Final = np.uintp(0)
+"""The argument of a kernel that stands for no array."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +126,20 @@ def capability_of(x: Array) -> int:
     return cuda_device(as_cupy(x).device.id).capability
 
 
-def pad_columns(x: Array, k: int, fill: float, *, xp: Any) -> Array:
-    """Extend a CuPy array (q, m) to k columns of which the last hold ``fill``."""
-    return x if x.shape[1] == k else xp.pad(x, ((0, 0), (0, k - x.shape[1])), constant_values=fill)
+def scratch(xp: Any, most: int, least: int) -> Array:
+    """Allocate ``most`` words of 32 bits or, while the allocator refuses, half as many, but at least ``least``."""
+    while True:
+        try:
+            return xp.empty(most, dtype=xp.uint32)
+        except MemoryError:
+            if most <= least:
+                raise
+            most = max(least, most // 2)
+
+
+def allowed_words(device: Any, allowed: Array | None) -> Any:
+    """Return a bitset of rows, uint64 words, as words of 32 bits on the device; a null pointer for None."""
+    return NULL if allowed is None else device.xp.asarray(allowed).view(device.xp.uint32)
 
 
 def in_library_of(x: Array, result: Array) -> Array:
