@@ -24,12 +24,12 @@ from scq_gpu.search import index_file
 from scq_gpu.search.answers import no_answers, search_floats
 from scq_gpu.search.columns import make_codes
 from scq_gpu.search.rescoring import rescore
-from scq_gpu.search.store import Selection, Store
+from scq_gpu.search.store import RowsById, Store
 
 _DEFAULT_BITS = 128
 
 
-class VectorIndex:
+class VectorIndex(RowsById):
     """Index of vectors, such as embeddings, that are found by their codes and re-ranked exactly.
 
     Each vector becomes a code. A search scores all codes against the float query, reads the vectors of the best
@@ -144,17 +144,6 @@ class VectorIndex:
         """Return the bytes of a row in the index, without its vector."""
         state = self._store.state
         return state.codes.width + state.id_bytes
-
-    @property
-    def ids(self) -> np.ndarray:
-        """Return the ids of all vectors, in the order in which they came."""
-        return self._store.state.all_ids()
-
-    def __len__(self) -> int:
-        return self._store.state.n_alive
-
-    def __contains__(self, id: Any) -> bool:
-        return self._store.contains(id)
 
     def __copy__(self) -> Self:
         same = object.__new__(type(self))
@@ -285,27 +274,12 @@ class VectorIndex:
         found: np.ndarray = state.vectors.take(places)
         return found
 
-    def select(self, allowed: Any) -> Selection:
-        """Return rows as a filter for many searches, which costs them less than ids or a mask.
-
-        Parameters
-        ----------
-        allowed : array of ids, or boolean mask (n,)
-            A mask is in the order of `ids`. Ids that are not in the index are ignored.
-
-        Returns
-        -------
-        Selection
-            These rows, wherever the index moves them. Rows added later are not in it; removed rows are not found.
-        """
-        return self._store.select(allowed)
-
     def compact(self) -> Self:
         """Free the memory of removed and replaced vectors now, and return the index.
 
         It is done by itself when they are a quarter of all.
         """
-        self._store.compact()
+        super().compact()
         self._tidy()
         return self
 

@@ -23,10 +23,10 @@ from scq_gpu._core.validate import (
 from scq_gpu.search import index_file
 from scq_gpu.search.answers import by_distance, no_answers, search_floats
 from scq_gpu.search.columns import make_codes
-from scq_gpu.search.store import Selection, Store
+from scq_gpu.search.store import RowsById, Store
 
 
-class HammingIndex:
+class HammingIndex(RowsById):
     """Packed codes with exact nearest-neighbor and radius search.
 
     Codes are copied, and searched on their device: NumPy codes by native loops on all cores, codes on a GPU, up to 1024
@@ -77,12 +77,6 @@ class HammingIndex:
     def _check_codes(self, codes: Array) -> Array:
         return check_index_codes(codes, n_bits=self.n_bits, name="codes")
 
-    def __len__(self) -> int:
-        return self._store.state.n_alive
-
-    def __contains__(self, id: Any) -> bool:
-        return self._store.contains(id)
-
     def __repr__(self) -> str:
         facts = [f"n={len(self)}", f"n_bits={self.n_bits}", f"bytes_per_row={self.bytes_per_row}"]
         facts.append(f"namespace={namespace(self._store.state.codes.sample).__name__}")
@@ -99,11 +93,6 @@ class HammingIndex:
     def bytes_per_row(self) -> int:
         """Return the bytes of a code and its id."""
         return code_bytes(self.n_bits) + self._store.state.id_bytes
-
-    @property
-    def ids(self) -> np.ndarray:
-        """Return the ids of all codes, in the order in which they came."""
-        return self._store.state.all_ids()
 
     @on_device_of_arguments
     def add(self, codes: Array, ids: Array | None = None) -> Self:
@@ -141,8 +130,7 @@ class HammingIndex:
         >>> index.search(np.array([[1]], dtype=np.uint8), k=2)
         (array([[1, 1]], dtype=int32), array([[0, 2]]))
         """
-        with on_device_of(self._store.state.codes.sample):
-            self._store.remove(ids)
+        self._store.remove(ids)
         return self
 
     @on_device_of_arguments
@@ -180,38 +168,6 @@ class HammingIndex:
         state, places = self._store.get(ids)
         with on_device_of(state.codes.sample):
             return state.codes.take(places)
-
-    def compact(self) -> Self:
-        """Free the memory of removed rows now, and return the index.
-
-        It is done by itself when a quarter of the rows was removed.
-        """
-        with on_device_of(self._store.state.codes.sample):
-            self._store.compact()
-        return self
-
-    def select(self, allowed: Any) -> Selection:
-        """Return rows as a filter for many searches, which costs them less than ids or a mask.
-
-        Parameters
-        ----------
-        allowed : array of ids, or boolean mask (n,)
-            A mask is in the order of `ids`. Ids that are not in the index are ignored.
-
-        Returns
-        -------
-        Selection
-            These rows, wherever the index moves them. Rows added later are not in it; removed rows are not found.
-
-        Examples
-        --------
-        >>> import numpy as np, scq_gpu as scq
-        >>> index = scq.HammingIndex(np.array([[0], [1], [3]], dtype=np.uint8), n_bits=8)
-        >>> some = index.select([1, 2])
-        >>> index.search(np.array([[0]], dtype=np.uint8), k=1, allowed=some)
-        (array([[1]], dtype=int32), array([[1]]))
-        """
-        return self._store.select(allowed)
 
     def _beside(self, codes: Array, *, name: str) -> Array:
         """Return codes that are in the namespace and on the device of those of the index."""

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import numpy as np
@@ -288,13 +288,10 @@ class Store:
         ids = state.ids
         if len(places) < n:
             ids = Growing.of(places) if ids is None else ids.kept(places)
-        new = State(
-            state.codes.kept(places),
-            ids,
-            None,
-            len(places),
-            None if state.vectors is None else state.vectors.kept(places),
-        )
+        with on_device_of(state.codes.sample):
+            codes = state.codes.kept(places)
+        vectors = None if state.vectors is None else state.vectors.kept(places)
+        new = State(codes, ids, None, len(places), vectors)
         known = None if ids is None else id_map(state.is_text)
         if known is not None and ids is not None:
             known.insert(ids.take(np.arange(ids.n)), np.arange(ids.n))
@@ -409,6 +406,54 @@ class Store:
         places = self._find(state, raw)
         flags[places[places >= 0]] = True
         return pack_words(flags)
+
+
+class RowsById:
+    """What indexes over a store have in common."""
+
+    _store: Store
+
+    def __len__(self) -> int:
+        return self._store.state.n_alive
+
+    def __contains__(self, id: Any) -> bool:
+        return self._store.contains(id)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Return the ids of all rows, in the order in which they came."""
+        return self._store.state.all_ids()
+
+    def select(self, allowed: Any) -> Selection:
+        """Return rows as a filter for many searches, which costs them less than ids or a mask.
+
+        Parameters
+        ----------
+        allowed : array of ids, or boolean mask (n,)
+            A mask is in the order of `ids`. Ids that are not in the index are ignored.
+
+        Returns
+        -------
+        Selection
+            These rows, wherever the index moves them. Rows added later are not in it; removed rows are not found.
+
+        Examples
+        --------
+        >>> import numpy as np, scq_gpu as scq
+        >>> index = scq.HammingIndex(np.array([[0], [1], [3]], dtype=np.uint8), n_bits=8)
+        >>> some = index.select([1, 2])
+        >>> index.search(np.array([[0]], dtype=np.uint8), k=1, allowed=some)
+        (array([[1]], dtype=int32), array([[1]]))
+        """
+        return self._store.select(allowed)
+
+    def compact(self) -> Self:
+        """Free the memory of removed rows now, and return the index.
+
+        It is done by itself when a quarter of the rows was removed.
+        """
+        self._store.compact()
+        return self
 
 
 def _is_ids(allowed: Any) -> bool:
