@@ -354,7 +354,7 @@ class VectorIndex(RowsById):
             encoder = from_tensors(tensors, json.loads(facts["encoder"]), path=path)
             if encoder.n_bits != stored.n_bits:
                 raise ValueError(f"it holds codes of {stored.n_bits} bits and an encoder of {encoder.n_bits}")
-            column = None
+            column, kept = None, facts["keep_vectors"]
             if "vectors" in facts:
                 inside, held = None, stored.extra.get("vectors")
                 if held is not None:
@@ -380,7 +380,7 @@ class VectorIndex(RowsById):
             raise ValueError(f"{path} was made for metric={made_for!r}, not {metric!r}: make another index")
         index = cls.__new__(cls)
         index.metric, index.encoder = made_for, encoder
-        index._keep = facts["keep_vectors"] if facts["keep_vectors"] in FORMATS else column is not None
+        index._keep = kept if kept in FORMATS else column is not None
         index._saved = True
         index._written = set() if column is None else set(column.own_files())
         index._store = Store.from_file(stored, vectors=column)

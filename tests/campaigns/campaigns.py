@@ -14,6 +14,7 @@ from pathlib import Path
 from campaigns.attack import Figures
 from campaigns.crowds import soak, threads
 from campaigns.fuzzed_files import FORMATS, fuzz
+from campaigns.indexes import cycles, hostile_headers, loads_beside_savers, machine
 from campaigns.interrupts import command_line, interrupts
 from campaigns.kills import kill_encodes, kill_saves
 from campaigns.properties import properties
@@ -51,6 +52,10 @@ def everything(scale: float, seed: int) -> dict[str, Callable[[], Figures]]:
         "strange arrays": lambda: strange_arrays(seed),
         "forks": lambda: forks(many(40), seed),
         "full disk": lambda: full_disk(seed),
+        "index operations": lambda: machine(many(2000), seed),
+        "index loads beside savers": lambda: loads_beside_savers(many(2000), seed),
+        "index cycles": lambda: cycles(many(300), seed),
+        "index headers": lambda: hostile_headers(many(3000), seed),
         "soak": lambda: soak(60 * scale, seed),
     }
 
@@ -70,13 +75,13 @@ def main() -> int:
             seconds = round(time.monotonic() - started)
             failed = len(figures.failures)
             results[name] = {"tried": figures.tried, "failed": failed, "notes": figures.notes, "seconds": seconds}
-            print(f"{name:24} {figures} ({seconds} s)", flush=True)
+            print(f"{name:26} {figures} ({seconds} s)", flush=True)
             for failure in figures.failures[:5]:
                 print(f"    {failure[:400]}", flush=True)
             if options.json:
                 options.json.write_text(json.dumps(results, indent=1) + "\n")
     tried, failed = (sum(result[key] for result in results.values()) for key in ("tried", "failed"))
-    print(f"{'all':24} tried {tried:,}, failed {failed}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{'all':26} tried {tried:,}, failed {failed}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return int(failed > 0)
 
 

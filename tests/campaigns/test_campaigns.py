@@ -10,6 +10,7 @@ from strange_files import STRANGE
 
 from campaigns.crowds import soak, threads
 from campaigns.fuzzed_files import FORMATS, fuzz
+from campaigns.indexes import cycles, hostile_headers, loads_beside_savers
 from campaigns.interrupts import WORK, command_line, interrupts
 from campaigns.kills import kill_encodes, kill_saves
 from campaigns.surroundings import (
@@ -46,6 +47,18 @@ def test_eight_threads_on_one_index():
 
 def test_soak():
     assert_clean(soak(2, seed=1), 1)
+
+
+def test_loads_beside_savers():
+    assert_clean(loads_beside_savers(40, seed=1), 40)
+
+
+def test_cycles_of_an_index():
+    assert_clean(cycles(20, seed=1), 180)
+
+
+def test_hostile_headers_of_indexes():
+    assert_clean(hostile_headers(150, seed=1), 150)
 
 
 def test_kills_of_an_encode_file():
