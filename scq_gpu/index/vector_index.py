@@ -15,7 +15,6 @@ from scq_gpu._core.machine import check_room
 from scq_gpu._core.validate import METRICS, check_choice, check_integer, check_padding_room, check_rows, unit_rows
 from scq_gpu.encoders.base import LinearEncoder, from_tensors
 from scq_gpu.encoders.opq import OPQ
-from scq_gpu.encoders.scq import OgE
 from scq_gpu.index.vectors import FORMATS, Format, VectorFile, VectorFileError, Vectors, file_of
 from scq_gpu.rows.changed import normalize_rows
 from scq_gpu.rows.sources import JoinedRows, RowSource, memory_map, open_rows
@@ -45,13 +44,14 @@ class VectorIndex(RowsById):
         The vectors. A path may be a file of any format of `scq_gpu.io.open_rows`, a folder of such files, or a pattern.
         With None the index begins empty, and ``encoder`` must be fitted.
     n_bits : int, optional
-        Length of the codes, unless ``encoder`` is given; by default 128, or one bit for each dimension of shorter
-        vectors.
+        Length of the codes, unless ``encoder`` is given: a multiple of 8, by default 128, or 8 for each dimension of
+        vectors with fewer than 16.
     metric : {"l2", "cosine", "ip"}, default="l2"
         Squared Euclidean distance, one minus the cosine, or the negative inner product: small is near.
     encoder : encoder, optional
-        A linear encoder, such as `OgE` or `ITQ`, or `OPQ`, which keeps more neighbors per byte and takes longer to
-        fit. Used as it is if fitted, else fitted to X; by default ``OgE(n_bits)``.
+        `OPQ`, or a linear encoder, such as `OgE` or `ITQ`, whose codes keep fewer neighbors per byte, can be of any
+        length, and can be searched by Hamming distance elsewhere. Used as it is if fitted, else fitted to X; by default
+        ``OPQ(n_bits)``.
     ids : array (n,) of integers or strings, optional
         Unique; integers are 0 or more, and UUIDs become strings. By default the rows are numbered 0, 1, 2, ...
     id_column : str, optional
@@ -109,8 +109,9 @@ class VectorIndex(RowsById):
         self._written: set[Path] = set()  # files that this index has written vectors to
         rows = None if X is None else _open(X, vector_column)
         if encoder is None:
-            width = _DEFAULT_BITS if rows is None else min(_DEFAULT_BITS, rows.shape[1])
-            encoder = OgE(width if n_bits is None else n_bits, device=device, random_state=random_state)
+            # A byte of OPQ needs a dimension at least
+            bits = min(_DEFAULT_BITS, 8 * rows.shape[1]) if n_bits is None and rows is not None else n_bits
+            encoder = OPQ(bits or _DEFAULT_BITS, device=device, random_state=random_state)
         self.encoder: Any = encoder
         if not isinstance(self.encoder, LinearEncoder | OPQ):
             raise TypeError(

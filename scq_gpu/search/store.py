@@ -11,6 +11,7 @@ no writer.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from scq_gpu.search.ids import as_rows, check_ids, check_numbers_left, decode_id
 from scq_gpu.search.index_file import Stored, Tensor, broken
 
 _DEAD_SHARE = 4  # compact when one row of so many is dead
+_STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class Store:
         return store
 
     def _begin(self) -> None:
+        _STORES.add(self)
         self._lock = threading.Lock()
         self._map: IdMap | None = None
         self._selections: weakref.WeakSet[Selection] = weakref.WeakSet()
@@ -406,6 +409,16 @@ class Store:
         places = self._find(state, raw)
         flags[places[places >= 0]] = True
         return pack_words(flags)
+
+
+def _renew_locks() -> None:
+    """Free a forked child of locks, and of maps of ids, that other threads of its parent held."""
+    for store in _STORES:
+        store._lock, store._map = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class RowsById:

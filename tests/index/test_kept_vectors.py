@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import signal
 import threading
+import time
 import uuid
 
 import numpy as np
@@ -313,6 +315,27 @@ def test_a_file_of_an_index_that_was_never_saved_has_no_older_versions(tmp_path)
     index.remove(index.ids)
     assert len(index.add(X[:5])) == 5
     np.testing.assert_array_equal(index.get(index.ids), X[:5])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_forked_while_another_thread_changes_the_index():
+    index = index_of(X, ids=np.arange(700))
+    with index._store._lock:  # as another thread would
+        child = os.fork()
+        if not child:
+            ok = index.add(X[:3], ids=[800, 801, 802]).remove([5]).search(X[0], 1)[1][0] in (0, 800)
+            os._exit(0 if ok and len(index) == 702 else 1)
+    for _ in range(600):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        status = -1
+    assert status == 0
 
 
 # -- many at once -------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_vectors_in_parquet(tmp_path, as_path, monkeypatch):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_without_vectors_distances_are_those_of_the_codes(metric):
-    index = scq.VectorIndex(X, n_bits=20, metric=metric, keep_vectors=False, random_state=0)
+    index = scq.VectorIndex(X, encoder=scq.OgE(20, random_state=0), metric=metric, keep_vectors=False)
     Y, queries = (
         x / np.linalg.norm(x, axis=1, keepdims=True) if metric == "cosine" else x for x in (X, Q)
     )  # fmt: skip
@@ -169,6 +169,17 @@ def test_an_index_that_begins_empty():
     index.add(X[:700]).add(X[700:])
     assert index.encoder is encoder
     check(index.search(Q, 11, candidates=len(X)), Q, X, np.arange(len(X)), "l2", 11)
+
+
+@pytest.mark.parametrize("d", [1, 3, 8, 64])
+def test_default_codes_of_vectors_of_any_width(d):
+    few = np.random.default_rng(0).normal(size=(90, d)).astype(np.float32)
+    index = scq.VectorIndex(few, random_state=0)
+    assert type(index.encoder) is scq.OPQ
+    assert index.n_bits == min(128, 8 * d)
+    check(index.search(few[:5], 4), few[:5], few, np.arange(90), "l2", 4)
+    with pytest.raises(ValueError, match="n_bits=12 is not a multiple of 8"):
+        scq.VectorIndex(few, n_bits=12)
 
 
 @pytest.mark.parametrize("encoder", [None, scq.OgE(8), scq.ITQ(8)])
@@ -463,7 +474,7 @@ def test_files_of_another_kind_are_refused(tmp_path):
 def test_every_safetensors_reader_opens_the_file(tmp_path):
     from safetensors.numpy import load_file
 
-    index = scq.VectorIndex(X[:301], n_bits=12, random_state=0)
+    index = scq.VectorIndex(X[:301], encoder=scq.OgE(12, random_state=0))
     index.save(tmp_path / "i")
     tensors = load_file(tmp_path / "i")
     np.testing.assert_array_equal(tensors["vectors"], X[:301])

@@ -183,7 +183,7 @@ def test_zarr_behind_a_url_is_refused_and_vectors_are_read(memory, tmp_path):
         scq.io.open_rows("memory://x.zarr")
     memory.pipe("/x.npy", npy(tmp_path / "x.npy", X).read_bytes())
     for keep_vectors in (True, False):
-        index = scq.VectorIndex("memory://x.npy", 4, keep_vectors=keep_vectors, random_state=0)
+        index = scq.VectorIndex("memory://x.npy", 8, keep_vectors=keep_vectors, random_state=0)
         assert len(index) == len(X)
         assert ("in memory" in repr(index)) == keep_vectors
 
