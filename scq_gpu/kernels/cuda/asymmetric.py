@@ -164,7 +164,8 @@ def _least(device: Any, score: Callable[..., None], terms: Array, parts: list[Ar
     keys = scratch(xp, max(1, words), min(n, _PIECE) or 1)
     rows_at_once = min(n, len(keys))
     for queries in row_slices(q, max(1, len(keys) // max(1, rows_at_once))):
-        some, best = terms[queries], None
+        some = terms[queries]
+        best: Any = None
         for blocks, first, height in _blocks(parts, rows_at_once):
             start = 0
             for codes in blocks:
