@@ -87,11 +87,32 @@ def from_host(x: np.ndarray, *, xp: ModuleType, device: Device) -> Array:
 
 
 def like(x: Array, other: Array) -> Array:
-    """Return x in the namespace and on the device of another array, copied only if it is elsewhere."""
+    """Return x in the namespace and on the device of another array, copied only if it is elsewhere.
+
+    CuPy and torch share the memory of a GPU.
+    """
     if isinstance(x, np.ndarray) and isinstance(other, np.ndarray):
         return x
     xp, device = namespace(other), device_of(other)
+    if namespace(x) is not xp and on_gpu(x) and on_gpu(other):
+        x = shared_with_cupy(x) if array_api_compat.is_torch_array(x) else shared_with_torch(x)
     return x if namespace(x) is xp and device_of(x) == device else from_host(to_host(x), xp=xp, device=device)
+
+
+def shared_with_cupy(x: Array) -> Array:
+    """Return a torch CUDA tensor as a CuPy array in the same memory; any other array, and bfloat16, as it is."""
+    if not (array_api_compat.is_torch_array(x) and runs_kernels(x)) or str(x.dtype) == "torch.bfloat16":
+        return x
+    import cupy
+
+    return cupy.from_dlpack(x.detach())
+
+
+def shared_with_torch(x: Array) -> Array:
+    """Return a CuPy array as a torch tensor in the same memory."""
+    import torch
+
+    return torch.from_dlpack(x)
 
 
 def small_dtype(*, xp: ModuleType, device: Device) -> Any:
@@ -246,29 +267,38 @@ def is_row_major(x: Array) -> bool:
 
 
 def on_device_of(*things: Any) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which CuPy works on the device of these arrays.
+    """Return a context in which CuPy works on the device of these arrays and, for tensors, on torch's stream there.
 
     CuPy allocates and launches on its current device, wherever the arguments are. Every public function therefore
-    enters the device of its arrays once. Lists are searched for arrays, and everything but CuPy arrays is skipped.
+    enters the device of its arrays once. Lists are searched for arrays; arrays that are not on a GPU are skipped.
     """
     places: dict[int, Any] = {}
     for thing in things:
         for x in thing if isinstance(thing, list | tuple) else (thing,):
             if array_api_compat.is_cupy_array(x):
-                places.setdefault(x.device.id, x.device)
+                places.setdefault(x.device.id, x)
+            elif array_api_compat.is_torch_array(x) and runs_kernels(x):
+                places[x.device.index] = x
     if len(places) > 1:
         where = " and ".join(f"cuda:{number}" for number in sorted(places))
         raise ValueError(
             f"arrays are on different devices, {where}; move them to one, for example with "
             f"`with cupy.cuda.Device({min(places)}): x = cupy.asarray(x)`"
         )
-    return _entered(*places.values()) if places else contextlib.nullcontext()
+    return _entered(*places.items()) if places else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _entered(device: Any) -> Iterator[None]:
-    """Make ``device`` CuPy's current device, and errors of its memory say how much was requested and is free."""
-    with device:
+def _entered(place: tuple[int, Array]) -> Iterator[None]:
+    """Make an array's device CuPy's current one; errors of its memory say how much was requested and is free."""
+    import cupy
+
+    number, x = place
+    device = cupy.cuda.Device(number)
+    stream: Any = contextlib.nullcontext()
+    if array_api_compat.is_torch_array(x):
+        stream = cupy.cuda.Stream.from_external(_TorchStream(x))
+    with device, stream:
         try:
             yield
         except MemoryError as error:
@@ -282,6 +312,18 @@ def _entered(device: Any) -> Iterator[None]:
                 "device='cuda', which takes them through the GPU in blocks; pass fewer rows or queries at a time, or "
                 "fewer n_components; or free arrays of other work"
             ) from error
+
+
+class _TorchStream:
+    """The current stream of torch on the device of a tensor, by the CUDA stream protocol, which older torch lacks."""
+
+    def __init__(self, x: Array) -> None:
+        import torch
+
+        self._pointer = int(torch.cuda.current_stream(x.device).cuda_stream)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
 
 
 def on_device_of_arguments(function: Callable[P, T]) -> Callable[P, T]:
@@ -313,7 +355,7 @@ def block_bytes(x: Array) -> int:
     gpu = cuda_device_of(x)
     # On a CPU, 4 MiB stay in a core's share of L3 between two products
     if gpu is None:
-        return 4 << 20
+        return 64 << 20 if on_gpu(x) else 4 << 20
     # With 128 MiB, driver calls take under 5 % of the time to copy a block (benchmarks/kernel_counts.py)
     return min(128 << 20, gpu.total_bytes // 48)
 

@@ -182,8 +182,9 @@ class Encoder(BaseEstimator):
         if skip:
             rows = self._skip_invalid(rows)
         # the moments are checked instead of warnings: BLAS sets flags by what it finds in its own buffers
-        with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp), quiet_floats():
+        with on_device_of(rows.place), linalg_errors(rows.xp), blas_in_one_thread(rows.xp), quiet_floats():
             self._learn(rows)
+            self._share(rows)
         self.n_samples_ = n_streamed or rows.shape[0]
         # an earlier fit may have left a count
         self.__dict__.pop("n_samples_kept_", None)
@@ -226,12 +227,18 @@ class Encoder(BaseEstimator):
         """Give the rows of X, and fitted arrays where the work on them is to be done, to a with statement."""
         check_is_fitted(self)
         rows = self._open(X, reset=False, min_rows=0)
-        with on_device_of(rows.sample), blas_in_one_thread(rows.xp):
+        with on_device_of(rows.place), blas_in_one_thread(rows.xp):
             yield rows, *(like(getattr(self, name), rows.sample) for name in names)
 
     def _returned(self, result: Array, rows: Any) -> Array:
         """Bring a result back to the namespace and device of X."""
-        return result if self.device is None else like(result, rows.origin)
+        return result if self.device is None and rows.place is rows.sample else like(result, rows.origin)
+
+    def _share(self, rows: Any) -> None:
+        """Make torch tensors of what CuPy has learned from tensors, in the same memory."""
+        if rows.place is not rows.sample:
+            for name in self._fitted_arrays:
+                setattr(self, name, like(getattr(self, name), rows.place))
 
     def _check_parameters(self) -> None:
         self._validate_params()

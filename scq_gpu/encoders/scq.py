@@ -463,10 +463,11 @@ def fit_at_scales(encoder: OnE, X: Any, scales: Sequence[float]) -> list[tuple[O
     template = clone(encoder).set_params(scale=1.0)
     template._check_parameters()
     rows = template._open(X, reset=True, min_rows=2)
-    with on_device_of(rows.sample), linalg_errors(rows.xp), blas_in_one_thread(rows.xp):
+    with on_device_of(rows.place), linalg_errors(rows.xp), blas_in_one_thread(rows.xp):
         fits = []
         for scale, fitted in zip(scales, fit_maps(template, rows, scales=scales), strict=True):
             one = copy.copy(template).set_params(scale=scale)
             set_fitted(one, fitted, rows)
+            one._share(rows)
             fits.append((one, fitted))
     return fits

@@ -419,7 +419,7 @@ def _nearest_rows(X_query: Any, rows: Rows, *, k: int, metric: str, leave_out: A
         queries = np.asarray(normalize_rows(queries, label="X_query"))
     # A shift does not change distances, and without large offsets no digits are lost.
     center = np.zeros(queries.shape[1]) if metric == "ip" else queries.mean(axis=0)
-    with on_device_of(rows.sample):
+    with on_device_of(rows.place):
         Q, mean = (xp.astype(from_host(x, xp=xp, device=rows.device), rows.dtype) for x in (queries - center, center))
         hidden = np.zeros(rows.shape[0], dtype=bool)
         hidden[np.asarray(leave_out, dtype=np.int64)] = True
@@ -440,5 +440,5 @@ def _nearest_rows(X_query: Any, rows: Rows, *, k: int, metric: str, leave_out: A
 
 def _read_rows(rows: Rows, numbers: np.ndarray) -> np.ndarray:
     """Read rows of ascending numbers in one pass, to the host."""
-    with on_device_of(rows.sample):
+    with on_device_of(rows.place):
         return np.concatenate([to_host(X) for X in take_rows(rows.blocks(), numbers, xp=rows.xp)])

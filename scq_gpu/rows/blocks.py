@@ -31,6 +31,7 @@ from scq_gpu._core.arrays import (
     on_device_of,
     quiet_floats,
     row_slices,
+    shared_with_cupy,
     small_dtype,
     to_device,
     to_host,
@@ -114,7 +115,11 @@ class Rows:
         self.origin: Array = X.sample() if isinstance(X, RowSource) else X[: min(1, X.shape[0]), :]
         """A row in the namespace and on the device that X came from and results go to."""
         self.in_memory: bool = not isinstance(X, RowSource) or X.in_memory
-        sample = to_device(self.origin, device)
+        # torch's own CUDA tensors are worked on by CuPy, in the same memory
+        self.X = X = X if isinstance(X, RowSource) else shared_with_cupy(X)
+        self.place: Array = to_device(self.origin, device)
+        """A row where the work is, in the library that results come in."""
+        sample = shared_with_cupy(self.place)
         self.xp: ModuleType = namespace(sample)
         self.device: Device = device_of(sample)
         self.dtype: Any = compute_dtype(sample.dtype, xp=self.xp, device=self.device)
@@ -123,7 +128,7 @@ class Rows:
         self.gpu: CudaDevice | None = cuda_device_of(sample)
         self.on_host: bool = isinstance(sample, np.ndarray)  # NumPy does the work
         self._streams: bool = self.gpu is not None and isinstance(self.origin, np.ndarray)
-        self._same_type: bool = bool(self.origin.dtype == self.dtype)
+        self._same_type: bool = bool(sample.dtype == self.dtype)
         # blocks of X are views, already on the device and in the float type of the work
         self.in_place: bool = self.in_memory and not self._streams and self._same_type
         self._row_bytes: int = X.shape[1] * self.xp.finfo(self.dtype).bits // 8
@@ -150,7 +155,7 @@ class Rows:
             return iter(self._held)
         if self.gpu is not None and self._streams:
             return stream_rows(self._blocks_at_origin(size), self.gpu)
-        return (to_device(X, self._device) for X in self._blocks_at_origin(size))
+        return (shared_with_cupy(to_device(X, self._device)) for X in self._blocks_at_origin(size))
 
     def _blocks_at_origin(self, size: int) -> Iterator[Array]:
         """Yield the rows where they came from, in the type they are stored in."""

@@ -57,6 +57,7 @@ class DaskRows:
         like = Rows(self.origin)
         self.xp, self.device, self.dtype, self.sum_dtype = like.xp, like.device, like.dtype, like.sum_dtype
         self.sample: Array = X._meta
+        self.place: Array = X._meta
         self._firsts: list[int] = np.cumsum((0, *self.X.chunks[0][:-1])).tolist()
         self._moments: Moments | None = None
 

@@ -278,7 +278,10 @@ def run_mutants(mode: str, folder: Path) -> None:
         if not child:
             os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY), 2)
             try:
-                CASES[mutant.case](SimulatedDevice(mode=mode, change=mutant.apply))
+                device = SimulatedDevice(mode=mode, change=mutant.apply)
+                CASES[mutant.case](device)
+                if not device.changed:
+                    raise LookupError(f"{mutant.old!r} is in no source that {mutant.case} runs")
             except BaseException:
                 traceback.print_exc()
                 sys.stderr.flush()

@@ -164,3 +164,44 @@ def test_search(searches, name):
     counts = count(searches[name])
     check(name, counts)
     assert counts.bytes_to_device == 0
+
+
+def test_searches_can_be_captured():
+    """Searches of the kernels, after a warm-up, as a CUDA graph that answers whatever is written into its queries."""
+    import cupy
+    import numpy as np
+    import standin
+
+    from scq_gpu.kernels.cuda import asymmetric, hamming
+
+    rng = np.random.default_rng(0)
+    codes = cupy.asarray(rng.integers(0, 256, (5000, 8), dtype=np.uint8))
+    engine, allowed = hamming.CodeSearch([codes]), cupy.asarray(rng.integers(0, 2**62, 79).astype(np.uint64))
+    shapes = (2, 8), (2, 64), (2, 8, 256)
+    others = [rng.standard_normal(shape) * 40 + 128 for shape in shapes]
+    queries, gain, tables = (cupy.zeros(shape, dtype=t) for shape, t in zip(shapes, "Bff", strict=True))
+
+    def search():
+        return (
+            *engine.knn(queries, [codes], 9, n_bits=64, allowed=allowed),
+            *asymmetric.knn(gain, [codes], 9, allowed),
+            *asymmetric.cells(tables, [codes], 9, allowed),
+        )
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    search()
+    cupy.cuda.Device().synchronize()
+    with stream:
+        search()
+        stream.begin_capture()
+        found = search()
+        graph = stream.end_capture()
+        for into, x in zip((queries, gain, tables), others, strict=True):
+            into[...] = cupy.asarray(x.clip(0, 255).astype(into.dtype))
+        with standin.counting() as n:
+            graph.launch()
+        stream.synchronize()
+    assert (n["graph launches"], n["kernel launches"]) == (1, 0)
+    for x, y in zip(found, search(), strict=True):
+        assert cupy.array_equal(x, y)
+    assert int(found[0].max()) > 0

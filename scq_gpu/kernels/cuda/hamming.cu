@@ -22,9 +22,13 @@
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define ITEMS 4
-#define BLOCKS (N_WORDS > 16 && QUERIES_PER_WARP ? 2 : 4)  // of a multiprocessor; left to itself, NVRTC aims at more and spills
 #define BINS (32 * N_WORDS + 1)
 #define ALL_LANES 0xffffffffu
+#if N_WORDS > 16 && QUERIES_PER_WARP           // blocks of a multiprocessor; left to itself, NVRTC aims at more and spills
+#define BLOCKS 2
+#else
+#define BLOCKS 4
+#endif
 #if QUERIES_PER_WARP
 #define QUERIES (WARPS * QUERIES_PER_WARP)
 #define WARP_QUERIES QUERIES_PER_WARP
@@ -165,7 +169,7 @@ struct Step {
             open[j] = open_items(codes, place, item + 32 * j);
             distance[j] = 0;
         }
-#pragma unroll 8
+#pragma unroll 4
         for (int w = 0; w < N_WORDS; ++w) {
             const uint32_t* words = codes.database + w * codes.plane + item + place.lane;
             uint32_t code[ITEMS];

@@ -21,7 +21,7 @@ from typing import Any, Final
 import array_api_compat
 import numpy as np
 
-from scq_gpu._core.arrays import Array, CudaDevice, cuda_device, on_gpu
+from scq_gpu._core.arrays import Array, CudaDevice, cuda_device, on_gpu, shared_with_cupy, shared_with_torch
 
 THREADS: Final = 256
 """Threads of a block, for every kernel."""
@@ -111,14 +111,12 @@ def on_one_device(**arrays: Array) -> tuple[CudaDevice, list[Array]]:
 
 def as_cupy(x: Array) -> Array:
     """Return a CuPy array as it is, and a CuPy view of a torch tensor."""
-    if array_api_compat.is_cupy_array(x):
-        return x
-    import cupy
-    import torch
-
-    x = x.detach()
     # CuPy has no bfloat16, so the kernels get its bits
-    return cupy.from_dlpack(x.view(torch.int16) if x.dtype == torch.bfloat16 else x)
+    if element_of(x) == "bfloat16":
+        import torch
+
+        x = x.view(torch.int16)
+    return shared_with_cupy(x)
 
 
 def capability_of(x: Array) -> int:
@@ -144,8 +142,4 @@ def allowed_words(device: Any, allowed: Array | None) -> Any:
 
 def in_library_of(x: Array, result: Array) -> Array:
     """Return a CuPy result as an array of the library of x."""
-    if not array_api_compat.is_torch_array(x):
-        return result
-    import torch
-
-    return torch.from_dlpack(result)
+    return shared_with_torch(result) if array_api_compat.is_torch_array(x) else result
