@@ -385,10 +385,14 @@ def _everything(rows: list[dict[str, Any]], name: str, kind: str) -> str:
     lines = []
     for group in _groups(rows, name, kind):
         first = group[0]
-        seconds, speed = (np.mean([row[field] for row in group]) for field in TIMES)
-        cells = [*(_mean(group, field) for field in RECALLS), f"{seconds:.1f}", f"{speed:,.0f}"]
+        cells = [*(_mean(group, field) for field in RECALLS), _plain(group, TIMES[0], 1), _plain(group, TIMES[1], 0)]
         lines.append((f"{first['bytes']:.0f}", first["method"], len(group), *cells))
     return table(header, lines)
+
+
+def _plain(group: list[dict[str, Any]], field: str, digits: int) -> str:
+    values = [row[field] for row in group if field in row]
+    return f"{np.mean(values):,.{digits}f}" if values else "-"
 
 
 def _against_faiss(rows: list[dict[str, Any]]) -> str:
@@ -405,13 +409,11 @@ def _against_faiss(rows: list[dict[str, Any]]) -> str:
                 mine, other = (np.mean([row[field] for row in g]) for g in (ours, theirs))
                 cells.append(f"{mine:.3f} | {other:.3f} | {mine / other - 1:+.1%}")
             oge = found.get(("OgE", bits), [])
-            train = [np.mean([row["train seconds"] for row in g]) if g else np.nan for g in (ours, theirs, oge)]
-            speed = [np.mean([row["encode rows/s"] for row in g]) for g in (ours, theirs)]
-            times = (*(f"{t:.1f}" if t == t else "-" for t in train), f"{train[0] / train[1]:.2f}")
-            speeds = (f"{v / 1e3:,.0f}" for v in speed)
+            times = [_plain(group, "train seconds", 1) for group in (ours, theirs, oge)]
+            speeds = [_plain(group, "encode rows/s", 0) for group in (ours, theirs)]
             lines.append((name, kind, bits // 8, *cells, *times, *speeds))
     header = ("set", "queries", "bytes", "OPQ 10@10", "Faiss", "relative", "OPQ 10@100", "Faiss", "relative",
-              "OPQ fit, s", "Faiss, s", "OgE, s", "fit over Faiss", "encode, 1,000 rows/s", "Faiss")  # fmt: skip
+              "OPQ fit, s", "Faiss, s", "OgE, s", "encode rows/s", "Faiss")  # fmt: skip
     return table(header, lines)
 
 
