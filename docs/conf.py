@@ -75,7 +75,7 @@ API = {
     "models": ["load", "ModelFileError"],
     "files": ["encode_file", "io.open_rows", "io.read_codes", "io.RowSource", "io.RowFileError"],
     "codes": ["pack", "unpack", "convert", "from_faiss"],
-    "search": ["VectorIndex", "HammingIndex", "rescore"],
+    "search": ["VectorIndex", "HammingIndex", "ClusterIndex", "rescore"],
     "measuring": ["evaluate", "sweep_bits", "scale_path", "write_report"],
     "metrics": [f"metrics.{name}" for name in scq_gpu.metrics.__all__],
     "plots": [f"plots.{name}" for name in scq_gpu.plots.__all__],

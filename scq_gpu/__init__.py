@@ -12,6 +12,7 @@ from scq_gpu.encoders.imported import from_faiss
 from scq_gpu.encoders.opq import OPQ
 from scq_gpu.encoders.scq import OgE, OnE
 from scq_gpu.encoders.sweeps import scale_path, sweep_bits
+from scq_gpu.index.cluster import ClusterIndex
 from scq_gpu.index.vector_index import VectorIndex
 from scq_gpu.io.code_files import encode_file
 from scq_gpu.io.formats import convert
@@ -30,6 +31,7 @@ __all__ = [
     "PCAH",
     "PCARR",
     "SH",
+    "ClusterIndex",
     "HammingIndex",
     "ModelFileError",
     "OgE",

@@ -77,7 +77,10 @@ def _to_numpy(x: Any, name: str) -> np.ndarray:
 def check_computed(x: Any, *, name: str) -> None:
     """Reject a Dask array where all of it has to be here."""
     if is_dask(x):
-        raise TypeError(f"{name} is a Dask array, whose chunks stay with their workers; pass {name}.compute()")
+        raise TypeError(
+            f"{name} is a Dask array, whose chunks stay with their workers; pass {name}.compute(). To search its rows "
+            "where they are, use scq_gpu.ClusterIndex"
+        )
 
 
 def check_rows(X: Any, *, min_rows: int = 1) -> Array:

@@ -58,13 +58,13 @@ class DaskRows:
         self.xp, self.device, self.dtype, self.sum_dtype = like.xp, like.device, like.dtype, like.sum_dtype
         self.sample: Array = X._meta
         self.place: Array = X._meta
-        self._firsts: list[int] = np.cumsum((0, *self.X.chunks[0][:-1])).tolist()
+        self.firsts: list[int] = np.cumsum((0, *self.X.chunks[0][:-1])).tolist()
         self._moments: Moments | None = None
 
     def moments(self) -> Moments:
         """Run the moments pass once, one task per chunk. Reject NaN and inf, naming the first of a chunk."""
         if self._moments is None:
-            self._moments = _compute(self._over_chunks(_chunk_moments), _sum)
+            self._moments = compute_sum(self.over_chunks(_chunk_moments), _sum)
         return self._moments
 
     def project(self, basis: Basis, *, few_passes: bool = False) -> TrainingRows:
@@ -72,10 +72,10 @@ class DaskRows:
         import dask
 
         if dask.config.get(PERSIST, True):
-            parts = list(dask.persist(*self._over_chunks(_project_chunk, basis, few_passes)))
+            parts = list(dask.persist(*self.over_chunks(_project_chunk, basis, few_passes)))
         else:
-            parts = self._over_chunks(_Unprojected, basis)
-        return _ProjectedChunks(parts, self._firsts, self.shape, basis)
+            parts = self.over_chunks(_Unprojected, basis)
+        return _ProjectedChunks(parts, self.firsts, self.shape, basis)
 
     def encode(self, W: Array, t: Array, *, precision: str = "exact", out: Array | None = None) -> Any:
         """Encode the rows as a Dask array of packed codes, computed when it is."""
@@ -96,8 +96,9 @@ class DaskRows:
         like = function(np.zeros((2, W.shape[1]), dtype=self.dtype), t.astype(self.dtype))
         return self._map_chunks(lambda rows, W, t: rows.map_scores(W, t, function, wide=wide), W, t, like=like)
 
-    def _over_chunks(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        return _over(function, self.X.to_delayed().ravel(), self._firsts, *arguments)
+    def over_chunks(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call ``function(chunk, number of its first row, *arguments)`` of every chunk when it is computed."""
+        return over_parts(function, self.X.to_delayed().ravel(), self.firsts, *arguments)
 
     def _map_chunks(self, run: Callable[..., Array], W: Array, t: Array, *, like: np.ndarray) -> Any:
         """Map ``run(rows, W, t)`` over the chunks as a Dask array, with the width and type of ``like``."""
@@ -119,7 +120,7 @@ class _ProjectedChunks:
     def __init__(
         self, parts: list[Any], firsts: list[int], shape: tuple[int, int], basis: Basis, batch: Batch | None = None
     ) -> None:
-        self._parts, self._firsts, self._shape, self._basis, self._batch = parts, firsts, shape, basis, batch
+        self._parts, self.firsts, self._shape, self._basis, self._batch = parts, firsts, shape, basis, batch
         self.n = shape[0] if batch is None else batch.size(shape[0])
 
     def statistics(self, V: Array, *, slope: Array | None = None) -> SignStatistics:
@@ -130,13 +131,13 @@ class _ProjectedChunks:
     def sample(self, numbers: np.ndarray) -> ProjectedRows | UnprojectedRows:
         """Bring the rows of these ascending numbers here, unprojected where those of an array would be."""
         # numbers count all rows, whichever the batch
-        parts = _over(_run_on_part, self._parts, self._firsts, None, _sample_part, numbers, self._basis.P.shape[1])
-        rows, projected = _compute(parts, _join_samples)
+        parts = over_parts(_run_on_part, self._parts, self.firsts, None, _sample_part, numbers, self._basis.P.shape[1])
+        rows, projected = compute_sum(parts, _join_samples)
         return _projected([rows]) if projected else UnprojectedRows(Rows(rows), self._basis)
 
     def batches(self, count: int) -> list[Any]:
         """Split the rows into batches; those of a chunk stay with its worker."""
-        given = (self._parts, self._firsts, self._shape, self._basis)
+        given = (self._parts, self.firsts, self._shape, self._basis)
         return [_ProjectedChunks(*given, batch=Batch(number, count)) for number in range(count)]
 
     def project(self, axes: Array) -> ProjectedRows:
@@ -144,7 +145,7 @@ class _ProjectedChunks:
         return _projected(self._compute(_project_part, _sum, axes))
 
     def _compute(self, run: Callable[..., Any], add: Callable[[list[Any]], Any], *arguments: Any) -> Any:
-        return _compute(_over(_run_on_part, self._parts, self._firsts, self._batch, run, *arguments), add)
+        return compute_sum(over_parts(_run_on_part, self._parts, self.firsts, self._batch, run, *arguments), add)
 
 
 class _Unprojected(NamedTuple):
@@ -158,7 +159,7 @@ class _Unprojected(NamedTuple):
 # ---- on the client ----
 
 
-def _over(function: Callable[..., Any], parts: Sequence[Any], firsts: list[int], *arguments: Any) -> list[Any]:
+def over_parts(function: Callable[..., Any], parts: Sequence[Any], firsts: list[int], *arguments: Any) -> list[Any]:
     """Call ``function(part, number of its first row, *arguments)`` of every part when it is computed."""
     from dask import delayed
 
@@ -167,7 +168,7 @@ def _over(function: Callable[..., Any], parts: Sequence[Any], firsts: list[int],
     return [task(part, first, *shared) for part, first in zip(parts, firsts, strict=True)]
 
 
-def _compute(parts: list[Any], add: Callable[[list[Any]], Any]) -> Any:
+def compute_sum(parts: list[Any], add: Callable[[list[Any]], Any]) -> Any:
     """Add up all parts, of which those of empty chunks are None. Only the sum leaves the workers."""
     from dask import delayed
 

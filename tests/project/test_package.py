@@ -86,6 +86,7 @@ PUBLIC_MODULES = {
     "metrics": ["mean_average_precision", "precision_at_k", "precision_at_radius", "recall_at_k", "quantization_loss"],
     "plots": ["bits_curve", "gallery", "loss_curve", "theme"],
     "plots.report": ["write_report"],
+    "index.cluster": ["ClusterIndex"],
     "index.vector_index": ["VectorIndex"],
     "search": ["HammingIndex", "rescore"],
 }
@@ -98,6 +99,7 @@ PUBLIC_NAMES = [
     "PCAH",
     "PCARR",
     "SH",
+    "ClusterIndex",
     "HammingIndex",
     "ModelFileError",
     "OgE",
