@@ -31,12 +31,15 @@ def encode_rows(X: Array, by: Map, *, out: Array | None = None) -> tuple[Array, 
     """Encode rows X, and return the codes (n, bytes) and whether all products were finite, as `encode.encode_rows`."""
     xp = namespace(X)
     dtype = compute_dtype(X.dtype, xp=xp, device=device_of(X))
+    if isinstance(X, np.ndarray) and not native.runs_native(X):
+        # How BLAS rounds depends on the place of a row, whose code is not to depend on it
+        dtype = xp.float64
     by = Map(*(xp.astype(x, dtype, copy=False) for x in by))
     if native.runs_native(X):
         codes = np.empty((X.shape[0], by.cells.shape[0]), dtype=np.uint8) if out is None else np.asarray(out)
         return codes, native.quantize_into(codes, np.asarray(X), by.mean, by.W, by.cells, _halves(by.cells, xp=xp))
-    # How BLAS rounds depends on the height of a matrix, so each has the same, the last filled up with zeros: a row has
-    # one code, alone or among others. On a GPU few large products take less time.
+    # How products round depends on the height of a matrix, too, so each has the same, the last filled up with zeros. On a
+    # GPU few large products take less time.
     height = 4096 if on_gpu(X) else 128
 
     def each(X: Array, function: Callable[[Array], Array]) -> Array:

@@ -92,12 +92,21 @@ class FullDevice(contextlib.nullcontext):
     mem_info = 3 << 20, 64 << 20
 
 
-def test_memory_that_ends_is_told_in_full():
+@pytest.fixture
+def full_device(monkeypatch):
+    """A GPU without memory that is entered for an array."""
+    cupy = types.ModuleType("cupy")
+    cupy.cuda = types.SimpleNamespace(Device=lambda number: FullDevice())
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return devices._entered((1, np.zeros(1)))
+
+
+def test_memory_that_ends_is_told_in_full(full_device):
     message = r"cuda:1 is out of memory: 12\.0 MiB more were requested, and 3\.0 MiB of 64\.0 MiB are free.*='cuda'"
-    with pytest.raises(MemoryError, match=message), devices._entered(FullDevice()):
+    with pytest.raises(MemoryError, match=message), full_device:
         raise MemoryError("Out of memory allocating 12,582,912 bytes (allocated so far: 61,000,000 bytes).")
 
 
-def test_other_memory_errors_pass():
-    with pytest.raises(MemoryError, match=r"^the host's$"), devices._entered(FullDevice()):
+def test_other_memory_errors_pass(full_device):
+    with pytest.raises(MemoryError, match=r"^the host's$"), full_device:
         raise MemoryError("the host's")

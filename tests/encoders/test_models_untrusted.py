@@ -127,7 +127,7 @@ def test_missing_facts(X, tmp_path, name):
 
 def test_a_vector_index_whose_encoder_lacks_arrays(X, tmp_path):
     path = tmp_path / "v.safetensors"
-    scq.VectorIndex(X, n_bits=8, random_state=0).save(path)
+    scq.VectorIndex(X, encoder=scq.OgE(8, random_state=0)).save(path)
     content = path.read_bytes()
     assert b"encoder.components_" in content
     for missing in ("components_", "threshold_", "mean_"):

@@ -103,7 +103,7 @@ def test_rows_of_any_length_have_a_direction(dtype, size):
 def test_an_index_by_cosine_finds_rows_of_any_length(size):
     X = np.random.default_rng(0).standard_normal((200, 8))
     plain, scaled = (
-        scq.VectorIndex(rows.astype(np.float32), n_bits=6, metric="cosine", random_state=0) for rows in (X, X * size)
+        scq.VectorIndex(rows.astype(np.float32), n_bits=8, metric="cosine", random_state=0) for rows in (X, X * size)
     )
     np.testing.assert_array_equal(
         scaled.search((X[:9] * size).astype(np.float32), 5)[1], plain.search(X[:9].astype(np.float32), 5)[1]
