@@ -413,7 +413,7 @@ class Vectors:
                 rows = mine - first
                 files.append(rows if segment.numbers is None else segment.numbers[rows])
                 facts.append(store.facts() | {"rows": len(mine), "encoded": segment.encoded})
-            else:
+            elif len(mine):
                 inline.append(mine)
                 facts.append({"rows": len(mine)})
         dtype, width = self.format.raw

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import types
 
+import numpy as np
 import pytest
 
 import scq_gpu as scq

@@ -217,6 +217,12 @@ def test_rows_of_a_file_that_are_updated_removed_and_joined_by_others(tmp_path, 
     assert os.path.getsize(tmp_path / "i") < X.nbytes / 2
 
 
+def test_rows_in_memory_that_have_all_gone(tmp_path, file):
+    index = index_of(file).add(X[:9]).remove(np.arange(700, 709))
+    index.save(tmp_path / "i")
+    same_answers(scq.VectorIndex.load(tmp_path / "i").add(X[:1]), index.add(X[:1]))
+
+
 @pytest.mark.parametrize("ending", ["npy", "parquet"])
 @pytest.mark.parametrize("keep_vectors", [True, False, "float16", "file"])
 def test_a_folder_of_shards(tmp_path, ending, keep_vectors):
