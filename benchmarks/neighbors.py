@@ -484,7 +484,7 @@ WINNERS = (
 HONESTY = (
     "**These queries chose nothing**: the rule was chosen on queries held out of the training rows (below). Not quite "
     "blind are WordNet's sentences, whose first measurements pointed to a larger ridge, and EfficientNet's test images "
-    'for `preserve="classes"` ([quality](quality.md)). Nor are EfficientNet and WordNet for OPQ: a first run at 8 bytes '
+    'for `preserve="classes"` ([quality](quality.md)). Nor is EfficientNet for OPQ: a first run at 8 bytes '
     "was 3 % behind Faiss on EfficientNet, which led to a trial of more rounds. Held-out queries chose their number."
 )
 COMPARED = (
