@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--label", default="avx512", help="the instructions that ours and Faiss are told to use")
-    parser.add_argument("--indexes", type=Path, help="folder to keep trained Faiss indexes in; it is not read")
+    parser.add_argument("--indexes", type=Path, help="folder to keep trained Faiss indexes in")
     parser.add_argument("--trained", action="store_true", help="read Faiss indexes from the folder, without a time")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
@@ -66,14 +66,12 @@ def measure(
 ) -> dict[str, Any]:
     """Train, encode and search; the scan alone is the call of the native core with tables at hand."""
     way = METHODS[method](bits, cosine, 0)
-    if not options.trained:
-        for path in options.indexes.glob(f"*-{len(X)}x{X.shape[1]}.faiss") if options.indexes else ():
-            if path.name.startswith(getattr(way, "_name", lambda *_: "\0")(bits, X.shape[1]) + "-"):
-                path.unlink()
     found: dict[str, Any] = {}
     started = time.perf_counter()
-    way.train(X)
-    if not options.trained:
+    if options.trained and isinstance(way, Faiss):
+        way.read(X)
+    else:
+        way.train(X)
         found["train seconds"] = time.perf_counter() - started
     found["bytes"] = way.bytes
     started = time.perf_counter()
