@@ -38,8 +38,8 @@ def encode_rows(X: Array, by: Map, *, out: Array | None = None) -> tuple[Array, 
     if native.runs_native(X):
         codes = np.empty((X.shape[0], by.cells.shape[0]), dtype=np.uint8) if out is None else np.asarray(out)
         return codes, native.quantize_into(codes, np.asarray(X), by.mean, by.W, by.cells, _halves(by.cells, xp=xp))
-    # How products round depends on the height of a matrix, too, so each has the same, the last filled up with zeros. On a
-    # GPU few large products take less time.
+    # How products round depends on the height of a matrix, too, so each has the same, the last filled up with zeros. On
+    # a GPU few large products take less time.
     height = 4096 if on_gpu(X) else 128
 
     def each(X: Array, function: Callable[[Array], Array]) -> Array:
