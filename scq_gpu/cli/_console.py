@@ -153,6 +153,13 @@ class Session:
             )
         return scq.load(path, device=self.check_device())
 
+    def open_index(self, path: Path, *, change: bool = False, verify: bool = False) -> Any:
+        """Open an index of vectors, which is an output, too, if it is to be changed."""
+        self.takes(path)
+        if change:
+            self._outputs.append(path)
+        return scq.VectorIndex.load(path, verify=verify)
+
     def note(self, message: str) -> None:
         """Print a progress message, unless quiet."""
         if not self.quiet:
@@ -190,8 +197,8 @@ class Session:
             console.print(note, markup=False, highlight=False)
 
 
-def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a function of a `Session` and its own options to the app.
+def command(*shared: str, group: typer.Typer = app) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function of a `Session` and its own options to the app, or to a group of its commands.
 
     The command also has the options of `Session` that ``shared`` names, and ``--json`` and ``--quiet``.
     """
@@ -207,7 +214,7 @@ def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
         keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *common)]
         run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        app.command(function.__name__, help=inspect.getdoc(function))(run)
+        group.command(function.__name__, help=inspect.getdoc(function))(run)
         return function
 
     return add
@@ -240,3 +247,17 @@ def join_csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
 def load_array(path: Path) -> np.ndarray:
     """Load an array of any number of dimensions from .npy or .npz, or the rows of another format."""
     return read_array(path) if path.suffix.lower() in {".npy", ".npz"} else np.asarray(scq.io.open_rows(path))
+
+
+def load_column(path: Path, what: str, *, words: bool = False) -> np.ndarray:
+    """Load labels or ids: an array, or text with one per line. Lines that are all numbers are, unless ``words``."""
+    if path.suffix.lower() not in {".txt", ".csv", ".labels"}:
+        column = load_array(path)
+        return column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
+    lines = np.array(path.read_text(encoding="utf-8").split("\n"), dtype=str)
+    lines = np.char.strip(lines[:-1] if lines[-1] == "" else lines)
+    if not len(lines) or (lines == "").any():
+        raise ValueError(f"{path} has an empty line {1 + int(np.argmax(lines == ''))}; one {what} per line is expected")
+    with contextlib.suppress(ValueError):
+        return lines if words else lines.astype(np.int64)
+    return lines

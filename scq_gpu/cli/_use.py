@@ -113,7 +113,7 @@ def search(
     ] = None,
 ) -> None:
     """Find the codes nearest to each query."""
-    session.check_output(output, _ANSWERS)
+    session.check_output(output, ANSWERS)
     encoder = session.open_model(model)
     session.takes(codes)
     if hasattr(encoder, "query_tables") and not asymmetric:
@@ -130,30 +130,46 @@ def search(
         raise ValueError(
             f"--rescore {rescore} holds {floats.shape[0]:,} rows and {codes} {len(index):,} codes; they must match"
         )
-    found = min(k if floats is None else _RESCORED * k, len(index))
+    m = min(k if floats is None else _RESCORED * k, len(index))
+
+    def find(Q: np.ndarray) -> tuple[Any, Any]:
+        if asymmetric:
+            return index.search_asymmetric(encoder, Q, m)
+        return index.search(to_device(to_host(encoder.encode(Q)), session.device), m)
+
     started = time.perf_counter()
-    distances, ids = _search(session, index, encoder, X, found, asymmetric=asymmetric)
+    distances, ids = search_parts(session, X, len(index), find)
     if floats is not None:
         distances, ids = _rescore(X, floats, ids, k=min(k, len(index)))
     seconds = time.perf_counter() - started
     # A table names its rows.
     if names is not None:
         ids = names[ids]
-    facts: dict[str, Any] = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
+    facts = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
+    give_answers(session, output, distances, ids, facts)
+
+
+def give_answers(
+    session: Session, output: Path | None, distances: np.ndarray, ids: np.ndarray, facts: dict[str, Any]
+) -> None:
+    """Write all answers to a file, or print the first queries' as a table, or all as JSON."""
     if output is not None:
         with replacing(output) as file:
-            _ANSWERS[output.suffix.lower()](file, distances, ids)
+            ANSWERS[output.suffix.lower()](file, distances, ids)
         session.summary("Searched", {"output": output, **facts})
         return
     shown = [
         {"query": q, "rank": rank, "id": str(i), "distance": f"{d:g}"}
         for q, pair in enumerate(zip(ids[:_SHOWN], distances[:_SHOWN], strict=True))
         for rank, (i, d) in enumerate(zip(*pair, strict=True), start=1)
+        if np.isfinite(d)
     ]
     more = max(0, len(ids) - _SHOWN)
-    note = f"and {more:,} queries more: -o FILE writes all" if more else ""
+    note = f"and {more:,} queries more: -o FILE writes all\n" if more else ""
+    if "recall" in facts:
+        note += f"recall of {facts['recall_queries']:,} queries: {facts['recall']:.4f}"
     facts |= {"ids": ids.tolist(), "distances": distances.tolist()}
-    session.table("Rows found", shown, facts, note=note)
+    session.table("Rows found", shown, facts, note=note.rstrip())
 
 
 def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.ndarray | None]:
@@ -171,18 +187,14 @@ def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.nd
     return index, None
 
 
-def _search(
-    session: Session, index: Any, encoder: Any, X: np.ndarray, k: int, *, asymmetric: bool
+def search_parts(
+    session: Session, X: np.ndarray, n: int, find: Callable[[np.ndarray], tuple[Any, Any]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search batches of queries behind a progress bar."""
+    """Search n rows for a part of the queries at a time, behind a progress bar: distances and ids."""
     found = []
     with tqdm(total=len(X), desc="search", unit=" rows", unit_scale=True, disable=session.quiet or None) as bar:
-        for part in row_slices(len(X), max(1, _PAIRS // len(index))):
-            if asymmetric:
-                pair = index.search_asymmetric(encoder, X[part], k)
-            else:
-                pair = index.search(to_device(to_host(encoder.encode(X[part])), session.device), k)
-            found.append([to_host(x) for x in pair])
+        for part in row_slices(len(X), max(1, _PAIRS // max(1, n))):
+            found.append([to_host(x) for x in find(X[part])])
             bar.update(len(found[-1][1]))
     distances, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return distances, ids
@@ -216,7 +228,7 @@ def _write_jsonl(file: IO[bytes], distances: np.ndarray, ids: np.ndarray) -> Non
 
 
 # Writers of all answers: arrays, one line per answer, or one line per query.
-_ANSWERS: dict[str, Callable[[IO[bytes], np.ndarray, np.ndarray], None]] = {
+ANSWERS: dict[str, Callable[[IO[bytes], np.ndarray, np.ndarray], None]] = {
     ".npz": lambda file, distances, ids: np.savez(file, distances=distances, ids=ids),
     ".csv": _write_csv,
     ".jsonl": _write_jsonl,
