@@ -51,8 +51,8 @@ def brute_force(Q, X, k, metric="l2"):
     [
         ("", True, "vectors in a file"),
         ("--keep-vectors FALSE", False, "no vectors"),
-        ("--keep-vectors float16 --metric cosine", "float16", "vectors in memory"),
-        ("--keep-vectors int8 --metric ip", "int8", "vectors in memory as int8"),
+        ("--keep-vectors float16 --metric cosine", "float16", "vectors in a file"),
+        ("--keep-vectors int8 --metric ip", "int8", "vectors in a file"),
         ("--keep-vectors v.npy", "v2.npy", "vectors in a file"),
     ],
 )
@@ -138,7 +138,7 @@ def test_compact_shortens_the_file_of_vectors_that_an_index_writes(work, run):
         ("index build x.npy -o n.safetensors --encoder XXX", 2, "--encoder XXX is not one of"),
         ("index build x.npy -o n.safetensors --metric l3", 1, "--metric 'l3' is not one of"),
         ("index build x.npy -o n.safetensors --id-column id", 1, "x.npy has no columns"),
-        ("index build x.npy -o n.safetensors --keep-vectors w.npy --ids yq.npy", 1, "ids"),
+        ("index build x.npy -o n.safetensors --bits 8 --keep-vectors w.npy --ids yq.npy", 1, "1500"),
         ("index build nan.npy -o n.safetensors --keep-vectors w.npy", 1, "NaN or inf"),
         ("index add i.safetensors x.npy --ids y.npy", 1, "ids must be unique"),
         ("index add i.safetensors i.safetensors", 1, "i.safetensors is a model or an index, where rows"),
