@@ -22,6 +22,7 @@ import scq_gpu as scq
 from scq_gpu._core.arrays import usable_device
 from scq_gpu._core.files import check_not_input, check_regular
 from scq_gpu._core.messages import printable, show
+from scq_gpu._core.validate import METRICS
 from scq_gpu.rows.sources import FORMATS
 from scq_gpu.rows.sources.binary import read_array
 
@@ -57,6 +58,9 @@ _Facts = Mapping[str, Any]
 _Words = list[str] | None
 # Strings, not paths: pathlib would turn s3:// into s3:/.
 Data = Annotated[list[str], argument(f"Rows: {' '.join(FORMATS)}; folders, patterns, URLs of them.")]
+
+
+Metric = Annotated[str, option(f"Metric that defines the nearest rows: {', '.join(METRICS)}.")]
 
 
 class Lacking(Exception):
@@ -234,16 +238,6 @@ def _may_be_model(path: Path) -> bool:
         return file.read(9)[8:] == b"{"
 
 
-def join_lines(lines: Iterable[str]) -> bytes:
-    """Join lines into the content of a text file."""
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def join_csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
-    """Format a table of numbers and plain names as CSV."""
-    return join_lines(",".join(map(str, row)) for row in (columns, *rows))
-
-
 def load_array(path: Path) -> np.ndarray:
     """Load an array of any number of dimensions from .npy or .npz, or the rows of another format."""
     return read_array(path) if path.suffix.lower() in {".npy", ".npz"} else np.asarray(scq.io.open_rows(path))
@@ -261,3 +255,31 @@ def load_column(path: Path, what: str, *, words: bool = False) -> np.ndarray:
     with contextlib.suppress(ValueError):
         return lines if words else lines.astype(np.int64)
     return lines
+
+
+def encoders() -> dict[str, type]:
+    """Return the encoders that can be fitted, by name."""
+    public: dict[str, Any] = {name: getattr(scq, name) for name in scq.__all__}
+    return {name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")}
+
+
+def make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any]) -> Any:
+    """Return an encoder by name, and reject options that it does not have."""
+    known = encoders()
+    if name not in known:
+        raise typer.BadParameter(f"--encoder {name} is not one of {', '.join(known)}")
+    has = inspect.signature(known[name]).parameters
+    for key in chosen:
+        if key not in has:
+            raise typer.BadParameter(f"--encoder {name} has no {option_name(key)}; it takes {', '.join(has)}")
+    rest = {"device": session.check_device(), "random_state": session.seed, "verbose": not session.quiet}
+    return known[name](n_bits=bits, **chosen, **{key: value for key, value in rest.items() if key in has})
+
+
+def index_facts(index: Any) -> dict[str, Any]:
+    """Return what is to be said of an index of vectors."""
+    facts = {"kind": "vector index", "vectors": len(index), "n_features": index.encoder.n_features_in_}
+    facts |= {"metric": index.metric, "encoder": type(index.encoder).__name__, "n_bits": index.n_bits}
+    ids = "strings" if index.ids.dtype.kind == "U" else "integers"
+    kept = repr(index).rpartition(", ")[2].removesuffix(")")
+    return facts | {"bytes_per_row": index.bytes_per_row, "ids": ids, "kept": kept}

@@ -12,9 +12,20 @@ import typer
 
 import scq_gpu as scq
 from scq_gpu._core.arrays import row_slices
-from scq_gpu.cli._console import Data, Session, app, argument, command, load_column, option
-from scq_gpu.cli._learn import Metric, encoders, make_encoder
-from scq_gpu.cli._use import ANSWERS, give_answers, search_parts
+from scq_gpu.cli._answers import ANSWERS, give_answers, search_parts
+from scq_gpu.cli._console import (
+    Data,
+    Metric,
+    Session,
+    app,
+    argument,
+    command,
+    encoders,
+    index_facts,
+    load_column,
+    make_encoder,
+    option,
+)
 
 _BITS = 128  # at most, unless said otherwise
 _ROWS = 4096  # whose distances are computed at a time, to measure recall
@@ -152,15 +163,6 @@ def compact(session: Session, index: Index) -> None:
     """Free the room of removed and replaced vectors in a file of vectors that the index writes."""
     with _changing(session, index, "Compacted") as opened:
         opened.compact()
-
-
-def index_facts(index: Any) -> dict[str, Any]:
-    """Return what is to be said of an index of vectors."""
-    facts = {"kind": "vector index", "vectors": len(index), "n_features": index.encoder.n_features_in_}
-    facts |= {"metric": index.metric, "encoder": type(index.encoder).__name__, "n_bits": index.n_bits}
-    ids = "strings" if _has_words(index) else "integers"
-    kept = repr(index).rpartition(", ")[2].removesuffix(")")
-    return facts | {"bytes_per_row": index.bytes_per_row, "ids": ids, "kept": kept}
 
 
 @contextlib.contextmanager

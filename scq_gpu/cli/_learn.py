@@ -1,6 +1,5 @@
 """Commands that fit and measure encoders: fit, sweep, evaluate, report."""
 
-import inspect
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,18 +11,24 @@ import scq_gpu as scq
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.files import natural_order, replace_file, replacing
 from scq_gpu._core.validate import AP_RULES, METRICS, TIE_RULES
-from scq_gpu.cli._console import Data, Model, Session, command, join_csv, load_array, load_column, option, option_name
+from scq_gpu.cli._answers import join_csv
+from scq_gpu.cli._console import (
+    Data,
+    Metric,
+    Model,
+    Session,
+    command,
+    encoders,
+    load_array,
+    load_column,
+    make_encoder,
+    option,
+    option_name,
+)
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 Rows = Annotated[list[str], option("Rows to search in; repeat it for several files.", "--data")]
-Metric = Annotated[str, option(f"Metric that defines the nearest rows: {', '.join(METRICS)}.")]
-
-
-def encoders() -> dict[str, type]:
-    """Return the encoders that can be fitted, by name."""
-    public: dict[str, Any] = {name: getattr(scq, name) for name in scq.__all__}
-    return {name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")}
 
 
 @command("seed", "overwrite", "name", "device")
@@ -66,19 +71,6 @@ def fit(
     facts = {"output": output, "encoder": encoder, "n_bits": bits, "bytes_per_row": learned["bytes_per_row"]}
     facts |= {"rows": n, "n_features": d, "seconds": seconds}
     session.summary("Fitted", facts | {names[key]: value for key, value in learned.items() if key in names})
-
-
-def make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any]) -> Any:
-    """Return an encoder by name, and reject options that it does not have."""
-    known = encoders()
-    if name not in known:
-        raise typer.BadParameter(f"--encoder {name} is not one of {', '.join(known)}")
-    has = inspect.signature(known[name]).parameters
-    for key in chosen:
-        if key not in has:
-            raise typer.BadParameter(f"--encoder {name} has no {option_name(key)}; it takes {', '.join(has)}")
-    rest = {"device": session.check_device(), "random_state": session.seed, "verbose": not session.quiet}
-    return known[name](n_bits=bits, **chosen, **{key: value for key, value in rest.items() if key in has})
 
 
 def _number(text: str, option: str) -> Any:

@@ -20,8 +20,7 @@ from scq_gpu._core.arrays import count_cuda_devices, device_of, from_host, names
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.machine import available_bytes
 from scq_gpu._core.validate import fill_invalid
-from scq_gpu.cli._console import Session, app, argument, command, option
-from scq_gpu.cli._index import index_facts
+from scq_gpu.cli._console import Session, app, argument, command, index_facts, option
 from scq_gpu.kernels import native
 from scq_gpu.search import index_file
 

@@ -1,23 +1,22 @@
 """Commands that use an encoder: encode, search, export."""
 
 import contextlib
-import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
-from tqdm import tqdm
 
 import scq_gpu as scq
-from scq_gpu._core.arrays import row_slices, to_device, to_host
+from scq_gpu._core.arrays import to_device, to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.files import replace_file, replacing
-from scq_gpu.cli._console import Data, Model, Session, argument, command, join_csv, join_lines, load_array, option
+from scq_gpu.cli._answers import ANSWERS, give_answers, join_lines, search_parts
+from scq_gpu.cli._console import Data, Model, Session, argument, command, load_array, option
 from scq_gpu.io.code_files import encode_to_file
 from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
@@ -25,8 +24,6 @@ from scq_gpu.rows.sources import RowSource, memory_map
 from scq_gpu.search import index_file
 
 _RESCORED = 10  # candidates re-ranked by their floats, per answer
-_SHOWN = 10  # queries whose answers are printed
-_PAIRS = 1 << 30  # queries times codes between two steps of the progress bar
 _MODEL_EXPORTS = ("onnx", "faiss")
 _FORMATS_HELP = f"For a model: {', '.join(_MODEL_EXPORTS)}. For codes: {', '.join(FORMATS)}."
 
@@ -132,7 +129,7 @@ def search(
         )
     m = min(k if floats is None else _RESCORED * k, len(index))
 
-    def find(Q: np.ndarray) -> tuple[Any, Any]:
+    def find(Q: np.ndarray) -> Any:
         if asymmetric:
             return index.search_asymmetric(encoder, Q, m)
         return index.search(to_device(to_host(encoder.encode(Q)), session.device), m)
@@ -147,29 +144,6 @@ def search(
         ids = names[ids]
     facts = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
     give_answers(session, output, distances, ids, facts)
-
-
-def give_answers(
-    session: Session, output: Path | None, distances: np.ndarray, ids: np.ndarray, facts: dict[str, Any]
-) -> None:
-    """Write all answers to a file, or print the first queries' as a table, or all as JSON."""
-    if output is not None:
-        with replacing(output) as file:
-            ANSWERS[output.suffix.lower()](file, distances, ids)
-        session.summary("Searched", {"output": output, **facts})
-        return
-    shown = [
-        {"query": q, "rank": rank, "id": str(i), "distance": f"{d:g}"}
-        for q, pair in enumerate(zip(ids[:_SHOWN], distances[:_SHOWN], strict=True))
-        for rank, (i, d) in enumerate(zip(*pair, strict=True), start=1)
-        if np.isfinite(d)
-    ]
-    more = max(0, len(ids) - _SHOWN)
-    note = f"and {more:,} queries more: -o FILE writes all\n" if more else ""
-    if "recall" in facts:
-        note += f"recall of {facts['recall_queries']:,} queries: {facts['recall']:.4f}"
-    facts |= {"ids": ids.tolist(), "distances": distances.tolist()}
-    session.table("Rows found", shown, facts, note=note.rstrip())
 
 
 def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.ndarray | None]:
@@ -187,19 +161,6 @@ def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.nd
     return index, None
 
 
-def search_parts(
-    session: Session, X: np.ndarray, n: int, find: Callable[[np.ndarray], tuple[Any, Any]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Search n rows for a part of the queries at a time, behind a progress bar: distances and ids."""
-    found = []
-    with tqdm(total=len(X), desc="search", unit=" rows", unit_scale=True, disable=session.quiet or None) as bar:
-        for part in row_slices(len(X), max(1, _PAIRS // max(1, n))):
-            found.append([to_host(x) for x in find(X[part])])
-            bar.update(len(found[-1][1]))
-    distances, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return distances, ids
-
-
 def _rescore(X: np.ndarray, floats: RowSource, ids: np.ndarray, *, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Re-rank candidates by their floats, without reading the other rows into memory."""
     mapped = memory_map(floats.label) if Path(floats.label).is_file() else None
@@ -211,28 +172,6 @@ def _rescore(X: np.ndarray, floats: RowSource, ids: np.ndarray, *, k: int) -> tu
     kept = [block[rows[rows // step == i] - i * step] for i, block in enumerate(floats.blocks(step))]
     distances, best = scq.rescore(X, np.concatenate(kept), numbers.reshape(ids.shape), k=k)
     return distances, rows[best]
-
-
-def _write_csv(file: IO[bytes], distances: np.ndarray, ids: np.ndarray) -> None:
-    queries, ranks = np.indices(ids.shape)
-    columns: list[list[Any]] = [x.ravel().tolist() for x in (queries, ranks, ids, distances)]
-    # Names may hold commas and quotes.
-    if ids.dtype.kind == "U":
-        columns[2] = ['"' + name.replace('"', '""') + '"' for name in columns[2]]
-    file.write(join_csv(["query", "rank", "id", "distance"], zip(*columns, strict=True)))
-
-
-def _write_jsonl(file: IO[bytes], distances: np.ndarray, ids: np.ndarray) -> None:
-    answers = enumerate(zip(ids.tolist(), distances.tolist(), strict=True))
-    file.write(join_lines(json.dumps({"query": q, "ids": found, "distances": far}) for q, (found, far) in answers))
-
-
-# Writers of all answers: arrays, one line per answer, or one line per query.
-ANSWERS: dict[str, Callable[[IO[bytes], np.ndarray, np.ndarray], None]] = {
-    ".npz": lambda file, distances, ids: np.savez(file, distances=distances, ids=ids),
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
-}
 
 
 @command("overwrite")

@@ -94,6 +94,7 @@ STRANGE = {
 @pytest.mark.parametrize(("line", "place"), STRANGE.values(), ids=STRANGE)
 def test_what_is_no_file(work, run, line, place, kind):
     (work / "pictures").mkdir()
+    scq.VectorIndex(np.load("x.npy"), encoder=scq.load("m.safetensors")).save("v.safetensors")
     put(kind, work / place)
     with within(60):
         code, out, err = run(line + " -q")
