@@ -169,6 +169,13 @@ class Session:
             )
         return scq.load(path, device=self.check_device())
 
+    def open_index(self, path: Path, *, change: bool = False, verify: bool = False) -> Any:
+        """Open an index of vectors, which is an output, too, if it is to be changed."""
+        self.takes(path)
+        if change:
+            self._outputs.append(path)
+        return scq.VectorIndex.load(path, verify=verify)
+
     def note(self, message: str) -> None:
         """Print a progress message, unless quiet."""
         if not self.quiet:
@@ -207,8 +214,8 @@ class Session:
             console.print(note, markup=False, highlight=False)
 
 
-def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a function of a `Session` and its own options to the app.
+def command(*shared: str, group: typer.Typer = app) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function of a `Session` and its own options to the app, or to a group of its commands.
 
     The command also has the options of `Session` that ``shared`` names, and ``--json`` and ``--quiet``.
     """
@@ -224,7 +231,7 @@ def command(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
         keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *common)]
         run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        app.command(function.__name__, help=inspect.getdoc(function))(run)
+        group.command(function.__name__, help=inspect.getdoc(function))(run)
         return function
 
     return add
@@ -273,16 +280,48 @@ def _may_be_model(path: Path) -> bool:
         return file.read(9)[8:] == b"{"
 
 
-def join_lines(lines: Iterable[str]) -> bytes:
-    """Join lines into the content of a text file."""
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def join_csv(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
-    """Format a table of numbers and plain names as CSV."""
-    return join_lines(",".join(map(str, row)) for row in (columns, *rows))
-
-
 def load_array(path: Path) -> np.ndarray:
     """Load an array of any number of dimensions from .npy or .npz, or the rows of another format."""
     return read_array(path) if path.suffix.lower() in {".npy", ".npz"} else np.asarray(scq.io.open_rows(path))
+
+
+def load_column(path: Path, what: str, *, words: bool = False) -> np.ndarray:
+    """Load labels or ids: an array, or text with one per line. Lines that are all numbers are, unless ``words``."""
+    if path.suffix.lower() not in {".txt", ".csv", ".labels"}:
+        column = load_array(path)
+        return column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
+    lines = np.array(path.read_text(encoding="utf-8").split("\n"), dtype=str)
+    lines = np.char.strip(lines[:-1] if lines[-1] == "" else lines)
+    if not len(lines) or (lines == "").any():
+        raise ValueError(f"{path} has an empty line {1 + int(np.argmax(lines == ''))}; one {what} per line is expected")
+    with contextlib.suppress(ValueError):
+        return lines if words else lines.astype(np.int64)
+    return lines
+
+
+def encoders() -> dict[str, type]:
+    """Return the encoders that can be fitted, by name."""
+    public: dict[str, Any] = {name: getattr(scq, name) for name in scq.__all__}
+    return {name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")}
+
+
+def make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any]) -> Any:
+    """Return an encoder by name, and reject options that it does not have."""
+    known = encoders()
+    if name not in known:
+        raise typer.BadParameter(f"--encoder {name} is not one of {', '.join(known)}")
+    has = inspect.signature(known[name]).parameters
+    for key in chosen:
+        if key not in has:
+            raise typer.BadParameter(f"--encoder {name} has no {option_name(key)}; it takes {', '.join(has)}")
+    rest = {"device": session.check_device(), "random_state": session.seed, "verbose": not session.quiet}
+    return known[name](n_bits=bits, **chosen, **{key: value for key, value in rest.items() if key in has})
+
+
+def index_facts(index: Any) -> dict[str, Any]:
+    """Return what is to be said of an index of vectors."""
+    facts = {"kind": "vector index", "vectors": len(index), "n_features": index.encoder.n_features_in_}
+    facts |= {"metric": index.metric, "encoder": type(index.encoder).__name__, "n_bits": index.n_bits}
+    ids = "strings" if index.ids.dtype.kind == "U" else "integers"
+    kept = repr(index).rpartition(", ")[2].removesuffix(")")
+    return facts | {"bytes_per_row": index.bytes_per_row, "ids": ids, "kept": kept}

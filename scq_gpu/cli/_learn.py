@@ -1,6 +1,5 @@
 """Commands that fit and measure encoders: fit, sweep, evaluate, report."""
 
-import inspect
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ import scq_gpu as scq
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.files import natural_order, replace_file, replacing
 from scq_gpu._core.validate import AP_RULES, METRICS, TIE_RULES
+from scq_gpu.cli._answers import join_csv
 from scq_gpu.cli._console import (
     Data,
     Metric,
@@ -19,8 +19,10 @@ from scq_gpu.cli._console import (
     Session,
     check_word,
     command,
-    join_csv,
+    encoders,
     load_array,
+    load_column,
+    make_encoder,
     option,
     option_name,
 )
@@ -28,12 +30,6 @@ from scq_gpu.cli._console import (
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 Rows = Annotated[list[str], option("Rows to search in; repeat it for several files.", "--data")]
-
-
-def encoders() -> dict[str, type]:
-    """Return the encoders that can be fitted, by name."""
-    public: dict[str, Any] = {name: getattr(scq, name) for name in scq.__all__}
-    return {name: x for name, x in public.items() if inspect.isclass(x) and hasattr(x, "fit") and hasattr(x, "encode")}
 
 
 @command("seed", "overwrite", "name", "device")
@@ -65,7 +61,7 @@ def fit(
     words = {"n_components": components, "ridge": ridge, "scale": scale}
     chosen = {key: value for key, value in given.items() if value is not None}
     chosen |= {key: _number(text, key) for key, text in words.items() if text is not None}
-    learner = _make_encoder(session, encoder, bits, chosen)
+    learner = make_encoder(session, encoder, bits, chosen)
     rows = session.open_rows(data, metric=metric)
     n, d = rows.shape
     session.note(f"fitting {encoder}, {bits} bits, to {n:,} rows of {d:,} {rows.dtype} features")
@@ -78,19 +74,6 @@ def fit(
     facts = {"output": output, "encoder": encoder, "n_bits": bits, "bytes_per_row": learned["bytes_per_row"]}
     facts |= {"rows": n, "n_features": d, "seconds": seconds}
     session.summary("Fitted", facts | {names[key]: value for key, value in learned.items() if key in names})
-
-
-def _make_encoder(session: Session, name: str, bits: int, chosen: dict[str, Any]) -> Any:
-    """Return an encoder by name, and reject options that it does not have."""
-    known = encoders()
-    if name not in known:
-        raise typer.BadParameter(f"--encoder {name} is not one of {', '.join(known)}")
-    has = inspect.signature(known[name]).parameters
-    for key in chosen:
-        if key not in has:
-            raise typer.BadParameter(f"--encoder {name} has no {option_name(key)}; it takes {', '.join(has)}")
-    rest = {"device": session.check_device(), "random_state": session.seed, "verbose": not session.quiet}
-    return known[name](n_bits=bits, **chosen, **{key: value for key, value in rest.items() if key in has})
 
 
 def _number(text: str, option: str) -> Any:
@@ -129,7 +112,7 @@ def sweep(
     names = [*(encoder or []), *(part.strip() for part in (methods or "").split(",") if part.strip())] or ["OgE"]
     aim = {key: value for key, value in (("preserve", preserve), ("solver", solver)) if value is not None}
     # Baselines have neither of these options.
-    learners = {name: _make_encoder(session, name, 1, aim if name in ("OgE", "OnE") else {}) for name in names}
+    learners = {name: make_encoder(session, name, 1, aim if name in ("OgE", "OnE") else {}) for name in names}
     task = _open_task(session, data, metric=metric)
     d = task.X.shape[1]
     lengths = given or [b for b in (8, 16, 32, 64, 128, 256) if b <= d // 2] or [max(1, d // 2)]
@@ -288,23 +271,9 @@ def _check_labels(y: np.ndarray | None, option: str, path: Path | None, rows: An
 def _read_labels(session: Session, *paths: Path | None) -> list[np.ndarray | None]:
     """Read labels from each file: integers, or 0/1 in columns. Words get the same numbers in all files."""
     session.takes(*(path for path in paths if path is not None))
-    labels = [None if path is None else _read_label_file(path) for path in paths]
+    labels = [None if path is None else load_column(path, "label") for path in paths]
     given = [y for y in labels if y is not None]
     if any(y.dtype.kind in "US" for y in given):
         known = np.unique(np.concatenate([y.astype(str) for y in given]))
         return [None if y is None else np.searchsorted(known, y.astype(str)) for y in labels]
     return labels
-
-
-def _read_label_file(path: Path) -> np.ndarray:
-    if path.suffix.lower() not in {".txt", ".csv", ".labels"}:
-        labels = load_array(path)
-        return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    lines = np.array(path.read_text(encoding="utf-8").split("\n"), dtype=str)
-    lines = np.char.strip(lines[:-1] if lines[-1] == "" else lines)
-    if not len(lines) or (lines == "").any():
-        raise ValueError(f"{path} has an empty line {1 + int(np.argmax(lines == ''))}; one label per line is expected")
-    try:
-        return lines.astype(np.int64)
-    except ValueError:
-        return lines

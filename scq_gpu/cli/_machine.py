@@ -20,7 +20,7 @@ from scq_gpu._core.arrays import count_cuda_devices, device_of, from_host, names
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.machine import available_bytes
 from scq_gpu._core.validate import fill_invalid
-from scq_gpu.cli._console import Session, app, argument, command, load_array, option
+from scq_gpu.cli._console import Session, app, argument, command, index_facts, load_array, option
 from scq_gpu.io.code_tables import TABLES, holds_codes, read_table
 from scq_gpu.kernels import native
 from scq_gpu.search import index_file
@@ -105,8 +105,7 @@ def _model_or_index(path: Path, *, verify: bool) -> dict[str, Any]:
         index = scq.HammingIndex.load(path, verify=verify)
         return {"kind": "index", "codes": len(index), "n_bits": index.n_bits} | checked
     if kind == index_file.VECTOR_FORMAT:
-        vectors = scq.VectorIndex.load(path, verify=verify)
-        return {"kind": "vector index", "vectors": len(vectors), "n_bits": vectors.n_bits} | checked
+        return index_facts(scq.VectorIndex.load(path, verify=verify)) | checked
     # Loading a model always compares its digest.
     return {"kind": "model", **scq.plots.report.encoder_facts(scq.load(path))} | checked
 

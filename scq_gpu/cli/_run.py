@@ -9,17 +9,24 @@ import warnings
 from typing import Any
 
 import typer
+import typer.core
 
 # Importing these modules adds their commands to the app.
-from scq_gpu.cli import _learn, _machine, _use  # noqa: F401
+from scq_gpu.cli import _index, _learn, _machine, _use  # noqa: F401
 from scq_gpu.cli._console import Lacking, app, option_name, say
 
 # The base class is click's, or that of the click inside newer versions of typer.
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EBADF}
-_ORDER = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "info", "demo"]
+_ORDER = ["fit", "sweep", "encode", "search", "index", "export", "evaluate", "report", "bench", "info", "demo"]
 
-app.registered_commands.sort(key=lambda command: _ORDER.index(str(command.name)))
+
+class _Ordered(typer.core.TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return _ORDER
+
+
+app.info.cls = _Ordered
 
 
 def run(arguments: list[str]) -> int:
@@ -49,7 +56,9 @@ def run(arguments: list[str]) -> int:
 
 
 # Parameters of the library that may stand in its messages: as ``name=value``, or alone.
-_ALONE = "n_bits|n_components|n_init|random_state|on_invalid|id_column|query_labels|n_queries"
+_ALONE = (
+    "n_bits|n_components|n_init|random_state|on_invalid|id_column|query_labels|n_queries|keep_vectors|vector_column"
+)
 _WITH_VALUE = (
     f"{_ALONE}|out|bits|max_iter|ap|ties|metric|ridge|scale|solver|init|tol|preserve|device|name|workers|overwrite"
     "|labels|radius"

@@ -1,35 +1,22 @@
 """Commands that use an encoder: encode, search, export."""
 
 import contextlib
-import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
-from tqdm import tqdm
 
 import scq_gpu as scq
-from scq_gpu._core.arrays import row_slices, to_device, to_host
+from scq_gpu._core.arrays import to_device, to_host
 from scq_gpu._core.bits import code_bytes
 from scq_gpu._core.files import replace_file, replacing
-from scq_gpu.cli._console import (
-    Data,
-    Metric,
-    Model,
-    Session,
-    argument,
-    command,
-    join_csv,
-    join_lines,
-    load_array,
-    metric_option,
-    option,
-)
+from scq_gpu.cli._answers import ANSWERS, give_answers, join_lines, search_parts
+from scq_gpu.cli._console import Data, Metric, Model, Session, argument, command, load_array, metric_option, option
 from scq_gpu.io.code_files import encode_to_file
 from scq_gpu.io.code_tables import TABLES, read_table
 from scq_gpu.io.formats import FORMATS
@@ -37,8 +24,6 @@ from scq_gpu.rows.sources import RowSource, memory_map
 from scq_gpu.search import index_file
 
 _RESCORED = 10  # candidates re-ranked by their floats, per answer
-_SHOWN = 10  # queries whose answers are printed
-_PAIRS = 1 << 30  # queries times codes between two steps of the progress bar
 _MODEL_EXPORTS = ("onnx", "faiss")
 _FORMATS_HELP = f"For a model: {', '.join(_MODEL_EXPORTS)}. For codes: {', '.join(FORMATS)}."
 
@@ -127,7 +112,7 @@ def search(
     metric: Annotated[str | None, metric_option] = None,
 ) -> None:
     """Find the codes nearest to each query."""
-    session.check_output(output, _ANSWERS)
+    session.check_output(output, ANSWERS)
     encoder = session.open_model(model)
     session.takes(codes)
     if hasattr(encoder, "query_tables") and not asymmetric:
@@ -144,30 +129,23 @@ def search(
         raise ValueError(
             f"--rescore {rescore} holds {floats.shape[0]:,} rows and {codes} {len(index):,} codes; they must match"
         )
-    found = min(k if floats is None else _RESCORED * k, len(index))
+    m = min(k if floats is None else _RESCORED * k, len(index))
+
+    def find(Q: np.ndarray) -> Any:
+        if asymmetric:
+            return index.search_asymmetric(encoder, Q, m, metric=metric or "l2")
+        return index.search(to_device(to_host(encoder.encode(Q)), session.device), m)
+
     started = time.perf_counter()
-    distances, ids = _search(session, index, encoder, X, found, asymmetric=(metric or "l2") if asymmetric else None)
+    distances, ids = search_parts(session, X, len(index), find)
     if floats is not None:
         distances, ids = _rescore(X, floats, ids, k=min(k, len(index)), metric=metric)
     seconds = time.perf_counter() - started
     # A table names its rows.
     if names is not None:
         ids = names[ids]
-    facts: dict[str, Any] = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
-    if output is not None:
-        with replacing(output) as file:
-            _ANSWERS[output.suffix.lower()](file, distances, ids)
-        session.summary("Searched", {"output": output, **facts})
-        return
-    shown = [
-        {"query": q, "rank": rank, "id": str(i), "distance": f"{d:g}"}
-        for q, pair in enumerate(zip(ids[:_SHOWN], distances[:_SHOWN], strict=True))
-        for rank, (i, d) in enumerate(zip(*pair, strict=True), start=1)
-    ]
-    more = max(0, len(ids) - _SHOWN)
-    note = f"and {more:,} queries more: -o FILE writes all" if more else ""
-    facts |= {"ids": ids.tolist(), "distances": distances.tolist()}
-    session.table("Rows found", shown, facts, note=note)
+    facts = {"queries": len(ids), "codes": len(index), "k": ids.shape[1], "seconds": seconds}
+    give_answers(session, output, distances, ids, facts)
 
 
 def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.ndarray | None]:
@@ -185,23 +163,6 @@ def _open_index(path: Path, n_bits: int, device: str | None) -> tuple[Any, np.nd
     return index, None
 
 
-def _search(
-    session: Session, index: Any, encoder: Any, X: np.ndarray, k: int, *, asymmetric: str | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Search batches of queries behind a progress bar, by their codes or, under the metric ``asymmetric``, floats."""
-    found = []
-    with tqdm(total=len(X), desc="search", unit=" rows", unit_scale=True, disable=session.quiet or None) as bar:
-        for part in row_slices(len(X), max(1, _PAIRS // len(index))):
-            if asymmetric is not None:
-                pair = index.search_asymmetric(encoder, X[part], k, metric=asymmetric)
-            else:
-                pair = index.search(to_device(to_host(encoder.encode(X[part])), session.device), k)
-            found.append([to_host(x) for x in pair])
-            bar.update(len(found[-1][1]))
-    distances, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return distances, ids
-
-
 def _rescore(
     X: np.ndarray, floats: RowSource, ids: np.ndarray, *, k: int, metric: str | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -215,28 +176,6 @@ def _rescore(
     kept = [block[rows[rows // step == i] - i * step] for i, block in enumerate(floats.blocks(step))]
     distances, best = scq.rescore(X, np.concatenate(kept), numbers.reshape(ids.shape), k=k, metric=metric)
     return distances, rows[best]
-
-
-def _write_csv(file: IO[bytes], distances: np.ndarray, ids: np.ndarray) -> None:
-    queries, ranks = np.indices(ids.shape)
-    columns: list[list[Any]] = [x.ravel().tolist() for x in (queries, ranks, ids, distances)]
-    # Names may hold commas and quotes.
-    if ids.dtype.kind == "U":
-        columns[2] = ['"' + name.replace('"', '""') + '"' for name in columns[2]]
-    file.write(join_csv(["query", "rank", "id", "distance"], zip(*columns, strict=True)))
-
-
-def _write_jsonl(file: IO[bytes], distances: np.ndarray, ids: np.ndarray) -> None:
-    answers = enumerate(zip(ids.tolist(), distances.tolist(), strict=True))
-    file.write(join_lines(json.dumps({"query": q, "ids": found, "distances": far}) for q, (found, far) in answers))
-
-
-# Writers of all answers: arrays, one line per answer, or one line per query.
-_ANSWERS: dict[str, Callable[[IO[bytes], np.ndarray, np.ndarray], None]] = {
-    ".npz": lambda file, distances, ids: np.savez(file, distances=distances, ids=ids),
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
-}
 
 
 @command("overwrite")

@@ -31,7 +31,7 @@ def encode_rows(X: Array, by: Map, *, out: Array | None = None) -> tuple[Array, 
     """Encode rows X, and return the codes (n, bytes) and whether all products were finite, as `encode.encode_rows`."""
     xp = namespace(X)
     dtype = compute_dtype(X.dtype, xp=xp, device=device_of(X))
-    if isinstance(X, np.ndarray) and not native.runs_native(X):
+    if isinstance(X, np.ndarray) and not (native.runs_native(X) or on_gpu(X)):
         # How BLAS rounds depends on the place of a row, whose code is not to depend on it
         dtype = xp.float64
     by = Map(*(xp.astype(x, dtype, copy=False) for x in by))

@@ -278,9 +278,9 @@ def recall_at_k(ids: Array, true_ids: Array, *, k: int | None = None) -> float:
 
     Parameters
     ----------
-    ids : array (q, m) of integers
-        Results, best first, as `HammingIndex.search` returns them; -1 is padding.
-    true_ids : array (q, t) of integers
+    ids : array (q, m) of integers or strings
+        Results, best first, as `HammingIndex.search` returns them; -1, or the empty string, is padding.
+    true_ids : array (q, t) of the same
         The t true neighbors, for example by float distance. "Recall 10@100" is t = 10, k = 100.
     k : int, optional
         Number of results that count; all m by default.
@@ -291,11 +291,13 @@ def recall_at_k(ids: Array, true_ids: Array, *, k: int | None = None) -> float:
     >>> scq.metrics.recall_at_k(np.array([[4, 9, 2]]), np.array([[9, 7]]))
     0.5
     """
-    found, true = _check_ids(ids, name="ids"), _check_ids(true_ids, name="true_ids")
+    found, true = (_check_ids(x, name=name, words=True) for x, name in ((ids, "ids"), (true_ids, "true_ids")))
+    if (found.dtype.kind == "U") != (true.dtype.kind == "U"):
+        raise ValueError(f"ids are {found.dtype} and true_ids {true.dtype}; pass both as strings or both as integers")
     if found.shape[0] != true.shape[0]:
         raise ValueError(f"ids has {found.shape[0]} rows and true_ids {true.shape[0]}; both have one row per query")
     pairs = zip(_first(found, k), true, strict=True)
-    return float(np.mean([np.isin(t, f[f >= 0]).mean() for f, t in pairs]))
+    return float(np.mean([np.isin(t, f[f != "" if f.dtype.kind == "U" else f >= 0]).mean() for f, t in pairs]))
 
 
 @on_device_of_arguments
@@ -356,8 +358,10 @@ def _first(results: np.ndarray, k: int | None) -> np.ndarray:
     return results[:, :k]
 
 
-def _check_ids(ids: Array, *, name: str) -> np.ndarray:
-    """Check ids (q, m) and copy them to the host."""
+def _check_ids(ids: Array, *, name: str, words: bool = False) -> np.ndarray:
+    """Check ids (q, m) and copy them to the host; strings only if ``words``."""
+    if words and isinstance(ids, np.ndarray) and ids.dtype.kind == "U" and ids.ndim == 2 and ids.shape[1]:
+        return ids
     rows = to_host(check_array(ids, name=name, min_ndim=2))
     if rows.ndim != 2 or rows.shape[1] < 1 or rows.dtype.kind not in "iu":
         raise ValueError(

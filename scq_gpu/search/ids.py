@@ -31,7 +31,8 @@ def check_ids(ids: Any, *, n: int | None = None, text: bool | None = None) -> np
         return np.zeros(0, dtype="S1" if text else np.int64)
     if text is not None and is_text(checked) != text:
         mine, theirs = ("strings", "integers") if is_text(checked) else ("integers", "strings")
-        raise ValueError(f"ids are {mine}, such as {ids[0]!r}, and those of the index are {theirs}; use one kind")
+        first = np.asarray(to_host(ids[:1]) if is_array(ids) else ids[:1]).tolist()[0]  # a plain string or integer
+        raise ValueError(f"ids are {mine}, such as {first!r}, and those of the index are {theirs}; use one kind")
     return checked
 
 

@@ -24,7 +24,7 @@ from scq_gpu.training.starts import STARTS
 
 __all__ = ["made", "run", "work"]  # fixtures
 
-COMMANDS = ["fit", "sweep", "encode", "search", "export", "evaluate", "report", "bench", "info", "demo"]
+COMMANDS = ["fit", "sweep", "encode", "search", "index", "export", "evaluate", "report", "bench", "info", "demo"]
 
 
 def test_fit_writes_the_encoder_the_library_fits(work, run):
@@ -455,7 +455,9 @@ def test_help_lists_every_command_and_the_exit_codes():
     for name in COMMANDS:
         text = CliRunner().invoke(app, [name, "--help"]).output
         assert "Usage" in text
-        options = {"--json", "--quiet"} if name != "demo" else {"--output"}
+        options = (
+            {"--json", "--quiet"} if name not in ("demo", "index") else {"--help" if name == "index" else "--output"}
+        )
         assert options <= set(re.findall(r"--[a-z-]+", text)), name
 
 
@@ -484,7 +486,6 @@ def test_the_documentation_shows_commands_and_options_that_exist():
     lines = re.findall(r"^\$ scq-gpu (\w+)(.*)$", page, re.MULTILINE)
     assert {name for name, _ in lines} | {"demo"} == set(COMMANDS)
     for name, rest in lines:
-        known = set(
-            re.findall(r"(?<!\S)--?[a-z-]+", CliRunner().invoke(app, [name, "--help"]).output.replace(",", " "))
-        )
+        words = [name, *rest.split()[: name == "index"], "--help"]
+        known = set(re.findall(r"(?<!\S)--?[a-z-]+", CliRunner().invoke(app, words).output.replace(",", " ")))
         assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", rest)) <= known, (name, rest)

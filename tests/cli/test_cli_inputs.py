@@ -28,6 +28,8 @@ OVER = {
     "search": ("search m.safetensors c.npy q.npy -o OUT.npz", ["m.safetensors", "c.npy", "q.npy"]),
     "search, rescored": ("search m.safetensors c.npy q.npy --rescore x.npy -o OUT.csv", ["x.npy"]),
     "search in an index": ("search m.safetensors i.safetensors q.npy -o OUT.npz", ["i.safetensors"]),
+    "index": ("index build x.npy --ids y.npy -o OUT.safetensors", ["x.npy", "y.npy"]),
+    "search in vectors": ("index search v.safetensors q.npy --allowed y.npy -o OUT.csv", ["v.safetensors", "q.npy"]),
     "export": ("export m.safetensors --to onnx -o OUT.onnx", ["m.safetensors"]),
     "export of codes": ("export c.npy --to cuvs -o OUT.npy", ["c.npy"]),
     "report": (
@@ -44,6 +46,7 @@ CASES = [(line, source) for line, sources in OVER.values() for source in sources
 def test_an_output_that_is_an_input_by_another_name(work, run, line, source, link):
     np.save("img.npy", np.zeros((1500, 2, 2), dtype=np.uint8))
     scq.HammingIndex(np.load("c.npy"), 20).save("i.safetensors")
+    scq.VectorIndex(np.load("x.npy"), encoder=scq.load("m.safetensors")).save("v.safetensors")
     output = next(word for word in line.split() if word.startswith("OUT"))
     (os.symlink if link == "symbolic" else os.link)(source, output)
     before = files(work)
@@ -77,6 +80,8 @@ STRANGE = {
     "raw codes": ("search m.safetensors S.bin q.npy", "S.bin"),
     "table of codes": ("search m.safetensors S.parquet q.npy", "S.parquet"),
     "index": ("search m.safetensors S.safetensors q.npy", "S.safetensors"),
+    "index of vectors": ("index search S.safetensors q.npy", "S.safetensors"),
+    "ids": ("index remove v.safetensors S.txt", "S.txt"),
     "labels": ("evaluate m.safetensors --data x.npy --labels S.txt", "S.txt"),
     "labels in an array": ("evaluate m.safetensors --data x.npy --labels S.npy", "S.npy"),
     "source of an export": ("export S.safetensors --to onnx -o n.onnx", "S.safetensors"),
@@ -89,6 +94,7 @@ STRANGE = {
 @pytest.mark.parametrize(("line", "place"), STRANGE.values(), ids=STRANGE)
 def test_what_is_no_file(work, run, line, place, kind):
     (work / "pictures").mkdir()
+    scq.VectorIndex(np.load("x.npy"), encoder=scq.load("m.safetensors")).save("v.safetensors")
     put(kind, work / place)
     with within(60):
         code, out, err = run(line + " -q")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_chunks_of_other_namespaces(encoder):
 
 
 def test_workers_die_and_nothing_changes(encoder):
-    """One is killed before a search, the other while it searches."""
+    """One is killed before a search, the other in the middle of searches."""
     codes, Q = encoder.encode(X), encoder.encode(QUERIES)
     expected = scq.HammingIndex(codes, N_BITS).search(Q, 10)
     with (
@@ -107,12 +108,14 @@ def test_workers_die_and_nothing_changes(encoder):
         os.kill(first, signal.SIGKILL)
         assert_same(index.search(Q, 10), expected)
         client.wait_for_workers(2)
-        os.kill(second, signal.SIGKILL)
-        assert_same(index.search_asymmetric(encoder, QUERIES, 3), index.search_asymmetric(encoder, QUERIES, 3))
+        killer = threading.Timer(0.1, os.kill, (second, signal.SIGKILL))
+        killer.start()
+        while killer.is_alive():
+            assert_same(index.search(Q, 10), expected)
         assert_same(index.search(Q, 10), expected)
 
 
-def test_chunks_are_made_once_and_answers_alone_reach_the_client(encoder):
+def test_chunks_are_made_once(encoder):
     computed = []
 
     def note(block):

@@ -416,3 +416,12 @@ def test_many_queries_of_wide_codes_against_one_code(monkeypatch):
     labels = np.arange(500) % 2
     assert metrics.mean_average_precision(queries, queries[:1], labels, labels[:1]) == 0.5
     assert max(sizes) <= 1 << 14
+
+
+def test_recall_of_string_ids():
+    found = np.array([["a", "b", ""], ["c", "", ""]])
+    true = np.array([["b", "x"], ["c", ""]])
+    assert metrics.recall_at_k(found, true) == pytest.approx((1 / 2 + 1 / 2) / 2)  # padding is nobody's id
+    assert metrics.recall_at_k(found, true, k=1) == pytest.approx((0 + 1 / 2) / 2)
+    with pytest.raises(ValueError, match="pass both as strings or both as integers"):
+        metrics.recall_at_k(found, np.zeros((2, 2), dtype=np.int64))
