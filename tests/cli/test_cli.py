@@ -162,7 +162,7 @@ def test_search_in_parts_and_in_an_index_file(work, run, monkeypatch):
     far, ids = by_hand(3)
     scq.HammingIndex(np.load("c.npy"), 20, ids=np.arange(1500) + 7000).save("index.safetensors")
     np.load("c.npy").tofile("c.bin")
-    monkeypatch.setattr("scq_gpu.cli._use._PAIRS", 1500 * 50)
+    monkeypatch.setattr("scq_gpu.cli._answers._PAIRS", 1500 * 50)
     for codes, offset in (("c.npy", 0), ("c.bin", 0), ("index.safetensors", 7000)):
         facts = json.loads(run(f"search m.safetensors {codes} q.npy -k 3 --json")[1])
         np.testing.assert_array_equal(facts["ids"], ids + offset)
