@@ -58,14 +58,14 @@ def brute_force(Q, X, k, metric="l2"):
 )
 def test_build_and_search_are_those_of_the_library(work, run, options, keep, kept):
     metric = options.partition("--metric ")[2] or "l2"
-    code, _, err = run(f"index build x.npy -o i.safetensors --bits 12 --seed 3 -q {options}")
+    code, _, err = run(f"index build x.npy -o i.safetensors --bits 16 --seed 3 -q {options}")
     assert (code, err) == (0, "")
-    expected = scq.VectorIndex("x.npy", 12, metric=metric, keep_vectors=keep, random_state=3)
+    expected = scq.VectorIndex("x.npy", 16, metric=metric, keep_vectors=keep, random_state=3)
     found = answers(run, "index search i.safetensors q.npy -k 3 --candidates 40")
     assert found["ids"] == expected.search(QUERIES, 3, candidates=40)[1].tolist()
     facts = answers(run, "index info i.safetensors --verify")
-    wanted = {"vectors": 1500, "n_features": 64, "metric": metric, "n_bits": 12, "ids": "integers", "kept": kept}
-    assert facts.items() >= (wanted | {"encoder": "OgE", "verified": True}).items()
+    wanted = {"vectors": 1500, "n_features": 64, "metric": metric, "n_bits": 16, "ids": "integers", "kept": kept}
+    assert facts.items() >= (wanted | {"encoder": "OPQ", "verified": True}).items()
     assert answers(run, "info i.safetensors").items() >= wanted.items()
 
 
@@ -117,7 +117,7 @@ def test_changes_are_written(index, run, work):
 
 
 def test_compact_shortens_the_file_of_vectors_that_an_index_writes(work, run):
-    assert run("index build x.npy -o i.safetensors --bits 12 --keep-vectors v.npy -q")[0] == 0
+    assert run("index build x.npy -o i.safetensors --bits 16 --keep-vectors v.npy -q")[0] == 0
     scq.VectorIndex.load("i.safetensors")
     (work / "gone.txt").write_text("".join(f"{i}\n" for i in range(100)))
     assert run("index remove i.safetensors gone.txt -q")[0] == 0
