@@ -90,7 +90,7 @@ def print_head(what: str, found: np.ndarray, truth: np.ndarray) -> None:
 
 
 def measure_ours(X: np.ndarray, Q: np.ndarray, truth: np.ndarray, folder: Path, rounds: int) -> None:
-    encoder = scq.OgE(BITS, random_state=0).fit(np.asarray(X[:100_000]))
+    encoder = scq.OPQ(BITS, random_state=0).fit(np.asarray(X[:100_000]))
     start = time.perf_counter()
     index = scq.VectorIndex(X, encoder=encoder, ids=np.arange(len(X)) + 5)
     built = time.perf_counter() - start
@@ -155,7 +155,7 @@ def measure_turbovec(X: np.ndarray, Q: np.ndarray, rounds: int) -> None:
         print("\nturbovec is not installed")
         return
     index = IdMapIndex(D, 2)
-    index.add(np.asarray(X), np.arange(len(X), dtype=np.uint64))
+    index.add_with_ids(np.asarray(X), np.arange(len(X), dtype=np.uint64))
     print("\n| turbovec, 2 bits per dimension | p50, ms | p99, ms |\n| --- | --- | --- |")
     show("one query", times(lambda i: index.search(Q[i][None], K), rounds))
 

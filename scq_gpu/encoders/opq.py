@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -33,6 +34,7 @@ from scq_gpu.training.cells import CELLS, NU, Quantizer, centers, first_cells, f
 
 START_ROWS = 64 * CELLS
 """Rows that V is learned on first. Cells of 64 rows fit those better than others, which rounds over all rows mend."""
+_MAPS: weakref.WeakKeyDictionary[OPQ, tuple[tuple[Array, ...], quantize.Map]] = weakref.WeakKeyDictionary()
 FEW_QUERIES = 64
 """Queries that go without the checks of rows of any kind, which would take longer than their tables."""
 
@@ -189,10 +191,18 @@ class OPQ(Encoder):
         if is_dask(X):
             raise TypeError("OPQ does not encode a Dask array; encode parts that fit in memory")
         with self._opened(X, *self._fitted_arrays) as (rows, axes, cells, mean):
-            W = rows.xp.matrix_transpose(rows.xp.reshape(axes, (-1, axes.shape[2]))) * self.scale_
-            by = quantize.Map(mean, W, cells * self.scale_)
+            by = self._map_to_cells(axes, cells, mean, xp=rows.xp)
             codes = rows.map_codes(partial(quantize.encode_rows, by=by), cells.shape[0], where="X @ axes")
         return self._returned(codes, rows)
+
+    def _map_to_cells(self, axes: Array, cells: Array, mean: Array, *, xp: ModuleType) -> quantize.Map:
+        """Return the map at the scale of training. For one row, making it would take as long as using it."""
+        arrays = axes, cells, mean
+        known = _MAPS.get(self)
+        if known is None or any(x is not y for x, y in zip(known[0], arrays, strict=True)):
+            W = xp.matrix_transpose(xp.reshape(axes, (-1, axes.shape[2]))) * self.scale_
+            known = _MAPS[self] = arrays, quantize.Map.of(mean, W, cells * self.scale_)
+        return known[1]
 
     def decode(self, codes: Array) -> Array:
         """Return the rows that codes stand for: the mean and the cells of each.

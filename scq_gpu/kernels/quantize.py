@@ -25,6 +25,13 @@ class Map(NamedTuple):
     """(d, bytes * w)"""
     cells: Array
     """(bytes, 256, w)"""
+    halves: Array
+    """(bytes, 256): half the squared lengths of the cells"""
+
+    @classmethod
+    def of(cls, mean: Array, W: Array, cells: Array) -> Map:
+        """Return the map with the lengths of its cells."""
+        return cls(mean, W, cells, _halves(cells, xp=namespace(cells)))
 
 
 def encode_rows(X: Array, by: Map, *, out: Array | None = None) -> tuple[Array, Array | bool]:
@@ -37,7 +44,7 @@ def encode_rows(X: Array, by: Map, *, out: Array | None = None) -> tuple[Array, 
     by = Map(*(xp.astype(x, dtype, copy=False) for x in by))
     if native.runs_native(X):
         codes = np.empty((X.shape[0], by.cells.shape[0]), dtype=np.uint8) if out is None else np.asarray(out)
-        return codes, native.quantize_into(codes, np.asarray(X), by.mean, by.W, by.cells, _halves(by.cells, xp=xp))
+        return codes, native.quantize_into(codes, np.asarray(X), by.mean, by.W, by.cells, by.halves)
     # How products round depends on the height of a matrix, too, so each has the same, the last filled up with zeros. On
     # a GPU few large products take less time.
     height = 4096 if on_gpu(X) else 128
@@ -51,7 +58,7 @@ def encode_rows(X: Array, by: Map, *, out: Array | None = None) -> tuple[Array, 
     with quiet_floats():
         Y = each(X, lambda X: (xp.astype(X, dtype, copy=False) - by.mean) @ by.W)
         if cuda.has_quantize_kernel(Y, by.cells):
-            codes, finite = cuda.nearest_on_gpu(Y, by.cells, _halves(by.cells, xp=xp))
+            codes, finite = cuda.nearest_on_gpu(Y, by.cells, by.halves)
         else:
             codes, finite = each(Y, lambda Y: nearest(Y, by.cells, xp=xp)), xp.isfinite(xp.sum(Y))
     if out is None:

@@ -32,7 +32,7 @@ def problem():
     rng = np.random.default_rng(SEED)
     X, mean = rng.standard_normal((700, 40), dtype=np.float32), rng.standard_normal(40, dtype=np.float32)
     W, cells = rng.standard_normal((40, 24), dtype=np.float32), rng.standard_normal((4, 256, 6), dtype=np.float32)
-    return X, quantize.Map(mean, W, cells)
+    return X, quantize.Map.of(mean, W, cells)
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name.startswith("quantize")])

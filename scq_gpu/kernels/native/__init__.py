@@ -98,7 +98,7 @@ def read_rows(file: int, offset: int, numbers: np.ndarray, out: np.ndarray) -> i
     content = out.reshape(len(out), -1).view(np.uint8)
     if core is not None:
         # One thread for few rows: to wake another takes longer
-        threads = allowed_threads() if content.size > _BUFFER_BYTES else 1
+        threads = allowed_threads() if len(out) > 64 else 1
         return int(core.read_rows(file, offset, np.ascontiguousarray(numbers, dtype=np.int64), content, threads))
     for i, row in enumerate(numbers.tolist()):
         if os.preadv(file, [content[i].data], offset + row * content.shape[1]) != content.shape[1]:
