@@ -103,7 +103,6 @@ def measure_ours(X: np.ndarray, Q: np.ndarray, truth: np.ndarray, folder: Path, 
     inside = scq.VectorIndex(np.array(X), encoder=encoder)
     show("one query, vectors in memory", times(lambda i: inside.search(Q[i], K), rounds))
     show("32 queries, vectors in memory", times(lambda i: inside.search(Q[:32], K), max(5, rounds // 20)))
-    del inside
     tenth = np.random.default_rng(1).choice(len(X), len(X) // 10, replace=False) + 5
     selection, mask = index.select(tenth), np.isin(index.ids, tenth)
     show("one query, a tenth of the rows selected", times(lambda i: index.search(Q[i], K, allowed=selection), rounds))
