@@ -105,5 +105,6 @@ def test_forks():
     assert_clean(forks(2, seed=1), 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*ZipFile.__del__:pytest.PytestUnraisableExceptionWarning")  # of NumPy 2.0
 def test_a_full_disk():
     assert_clean(full_disk(seed=1), 0)
