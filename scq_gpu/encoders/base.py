@@ -228,7 +228,9 @@ class Encoder(BaseEstimator):
         check_is_fitted(self)
         rows = self._open(X, reset=False, min_rows=0)
         with on_device_of(rows.place), blas_in_one_thread(rows.xp):
-            yield rows, *(like(getattr(self, name), rows.sample) for name in names)
+            # The sample of a Dask array is where its chunks are, and the work is planned here
+            here = rows.sample if isinstance(rows.sample, np.ndarray) else rows.xp.empty((0,), device=rows.device)
+            yield rows, *(like(getattr(self, name), here) for name in names)
 
     def _returned(self, result: Array, rows: Any) -> Array:
         """Bring a result back to the namespace and device of X."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scq_gpu._core.arrays import Array, compute_dtype, device_of, namespace
+from scq_gpu._core.arrays import Array, compute_dtype, device_of, namespace, on_device_of
 from scq_gpu._core.validate import fill_invalid, unit_rows
 from scq_gpu.rows.sources.base import ArrayRows, RowSource
 
@@ -70,7 +70,8 @@ def normalize_rows(X: Array | RowSource, *, label: str = "X") -> ChangedRows:
     sample = source.sample()
     xp = namespace(sample)
     # a type, not the class of its numbers, knows its size
-    dtype = xp.astype(sample, compute_dtype(sample.dtype, xp=xp, device=device_of(sample))).dtype
+    with on_device_of(sample):
+        dtype = xp.astype(sample, compute_dtype(sample.dtype, xp=xp, device=device_of(sample))).dtype
     return ChangedRows(source, partial(_normalize, source=source, dtype=dtype), dtype=dtype, facts={"normalized": True})
 
 

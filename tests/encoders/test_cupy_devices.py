@@ -280,13 +280,13 @@ def _(at: Place) -> Any:
 
 @call("VectorIndex, CuPy rows")
 def _(at: Place) -> Any:
-    index = scq.VectorIndex(at.array(rows()), N_BITS, metric="cosine", random_state=0)
+    index = scq.VectorIndex(at.array(rows()), metric="cosine", encoder=scq.OgE(N_BITS, random_state=0))
     return index.add(at.array(rows()[:20])).remove([3]).search(at.array(rows()[:9]), 5)
 
 
 @call("VectorIndex, NumPy rows")
 def _(at: Place) -> Any:
-    return scq.VectorIndex(rows(), N_BITS, device=at.name, random_state=0).search(rows()[:9], 5)
+    return scq.VectorIndex(rows(), encoder=scq.OgE(N_BITS, device=at.name, random_state=0)).search(rows()[:9], 5)
 
 
 @call("fit and encode, rows in two arrays")
