@@ -197,7 +197,7 @@ class VectorIndex(RowsById):
             unit = self._unit(Q)
             d, places = search_floats(state.codes, self.encoder, unit, m, metric=self.metric, allowed=words, n=n)
             if state.vectors is not None:
-                d, places = rescore(Q, state.vectors, places, k=k, metric=self.metric)
+                d, places = rescore(Q, state.vectors, to_host(places), k=k, metric=self.metric)
         else:
             d, places = no_answers((Q.shape[0], k), np.float32(np.inf), beside=Q)
         ids = state.found_ids(places)

@@ -172,8 +172,7 @@ def test_an_encoder_is_left_as_it_was_when_memory_ends(cp):
 def test_an_index_answers_again_once_there_is_memory(cp):
     database, queries = codes(200_000), codes(3)
     index, on_device = scq.HammingIndex(cp.asarray(database), n_bits=64), cp.asarray(queries)
-    cp.get_default_memory_pool().free_all_blocks()  # the codes that were handed over, which the index has copied
-    rest = cp.empty(MEMORY - database.nbytes - (1 << 20), dtype=cp.uint8)
+    rest = cp.empty(cp.cuda.Device().mem_info[0] - 4096, dtype=cp.uint8)
     with pytest.raises(MemoryError, match=r"cuda:0 is out of memory: .* of 64\.0 MiB are free.*fewer rows or queries"):
         index.search(on_device, 5)
     del rest
